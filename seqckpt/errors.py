@@ -1,0 +1,25 @@
+"""Errors that users meet: each says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+__all__ = ["ConfigError", "DataError", "ReplayError", "SnapshotError", "UsageError"]
+
+
+class UsageError(ValueError):
+    """Something that a user can put right without reading a traceback; the command line prints only its message."""
+
+
+class ConfigError(UsageError):
+    """The configuration is wrong: an unknown key, a wrong type, a missing or impossible value."""
+
+
+class DataError(UsageError):
+    """A data set is not as its format says: names the file, the line, what was read and what was expected."""
+
+
+class SnapshotError(UsageError):
+    """A snapshot is damaged, or belongs to another model."""
+
+
+class ReplayError(RuntimeError):
+    """A replay did not, or cannot, repeat its first run: names the chunk or segment, by how much, and the likely cause."""
