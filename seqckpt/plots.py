@@ -1,0 +1,283 @@
+"""Pictures from plain records: phase ribbons, training curves, peak memory over sequence length.
+
+Figures are drawn without pyplot: no display is needed, and no global state is read or left behind. The suffix of the
+path names the format (png, svg, pdf); the file appears under its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator, PercentFormatter
+from numpy.typing import ArrayLike, NDArray
+
+from seqckpt.errors import UsageError
+from seqckpt.units import format_bytes, format_seconds
+
+__all__ = ["PALETTE", "MemoryPoint", "Ribbon", "phase_style", "plot_curves", "plot_peak_memory", "plot_ribbons"]
+
+# Okabe and Ito's colours, safe for the common kinds of colour blindness, ordered so that neighbours differ in
+# brightness too; then those of Paul Tol's "muted" scheme that stay apart from them.
+PALETTE = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#F0E442",
+    "#D55E00",
+    "#56B4E9",
+    "#CC79A7",
+    "#000000",
+    "#332288",
+    "#DDCC77",
+    "#882255",
+    "#44AA99",
+    "#999933",
+    "#AA4499",
+)
+_HATCHES = ("", "////", "....", "xxxx")  # one for each time round the palette
+_UNLABELLED = "#DDDDDD"
+_INK, _FAINT = "#333333", "#D0D0D0"
+_MARKERS = "osD^vP*X"
+_DOTS_PER_INCH = 150
+_MOST_INCHES = 200.0
+_TICK_STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 36000)
+
+
+@dataclass(frozen=True)
+class Ribbon:
+    """One video: true and predicted phase of each frame (integers; below 0 is unlabelled) and its time in seconds."""
+
+    video_id: str
+    truth: ArrayLike
+    prediction: ArrayLike
+    seconds: ArrayLike
+
+
+@dataclass(frozen=True)
+class MemoryPoint:
+    """Peak memory in bytes of one step over `num_frames` frames; points of one label make one line."""
+
+    label: str
+    num_frames: int
+    peak_bytes: float
+
+
+def plot_ribbons(ribbons: Sequence[Ribbon | Mapping[str, Any]], phase_names: Sequence[str], path: str | Path) -> None:
+    """Draw the phases of videos as ribbons over time: one row a video, truth above prediction, a legend of names.
+
+    A mapping with the fields of `Ribbon` does as well. Frames below 0 are grey. Raises UsageError where a video's
+    arrays differ in length, or hold a phase without a name.
+    """
+    rows = [row if isinstance(row, Ribbon) else Ribbon(**row) for row in ribbons]
+    if not rows:
+        raise UsageError("no ribbon to draw: expected at least one video")
+    row_inches = min(max(0.26, 0.62 - 0.012 * len(rows)), _MOST_INCHES / len(rows))
+    figure = Figure(figsize=(11, 1.7 + row_inches * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    has_unlabelled = False
+    end_seconds = 0.0
+    for index, row in enumerate(rows):
+        truth, prediction, edges = _check_ribbon(row, len(phase_names))
+        has_unlabelled |= bool((truth < 0).any() or (prediction < 0).any())
+        end_seconds = max(end_seconds, float(edges[-1]))
+        _draw_runs(axes, truth, edges, bottom=index - 0.40, height=0.42)
+        _draw_runs(axes, prediction, edges, bottom=index + 0.05, height=0.32)
+    axes.set_xlim(0, end_seconds)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    size = min(10.0, max(4.0, 20 * row_inches))
+    axes.set_yticks(range(len(rows)), [row.video_id for row in rows], fontsize=size, parse_math=False)
+    axes.set_title("each row: truth above, prediction below", loc="left", fontsize=9, color=_INK)
+    _time_axis(axes, end_seconds)
+    _tidy(axes, keep=("bottom",))
+    _phase_legend(figure, phase_names, has_unlabelled)
+    _save(figure, Path(path))
+
+
+def plot_curves(records: Sequence[Mapping[str, Any]], path: str | Path, *, x: str = "epoch") -> None:
+    """Draw loss and accuracy over training, side by side, from rows of a log such as metrics.csv.
+
+    Every field whose name holds "loss" becomes a line on the left, every one with "accuracy" a line on the right, over
+    the field `x`. Numbers may be text; fields that are absent, empty, None or not finite are left out. Raises
+    UsageError where there is nothing to draw.
+    """
+    panels = {kind: _series(records, kind, x) for kind in ("loss", "accuracy")}
+    if not any(panels.values()):
+        raise UsageError(f"no curve to draw: expected records with {x!r} and fields named like 'loss' or 'accuracy'")
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    for position, (kind, series) in enumerate(panels.items(), start=1):
+        axes = figure.add_subplot(1, 2, position)
+        for index, (name, points) in enumerate(series.items()):
+            few = len(points) <= 40
+            marker = _MARKERS[index % len(_MARKERS)] if few else ""
+            color = PALETTE[(0, 4, 2, 6, 7)[index % 5]]
+            axes.plot(*zip(*points, strict=True), label=name, color=color, marker=marker, markersize=4, linewidth=1.6)
+        axes.set_xlabel(x)
+        axes.set_title(kind, loc="left", color=_INK)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if kind == "accuracy":
+            axes.set_ylim(0, 1.02)
+            axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        _grid(axes)
+        if series:
+            axes.legend(frameon=False, fontsize=9)
+    _save(figure, Path(path))
+
+
+def plot_peak_memory(points: Sequence[MemoryPoint | Mapping[str, Any]], path: str | Path) -> None:
+    """Draw peak memory over the number of frames, one line per label, on logarithmic axes when lengths span a factor 4.
+
+    A mapping with the fields of `MemoryPoint` does as well.
+    """
+    entries = [point if isinstance(point, MemoryPoint) else MemoryPoint(**point) for point in points]
+    if not entries or min(entry.num_frames for entry in entries) < 1 or min(entry.peak_bytes for entry in entries) <= 0:
+        raise UsageError("no memory to draw: expected points with num_frames of at least 1 and peak_bytes above 0")
+    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    for index, label in enumerate(dict.fromkeys(entry.label for entry in entries)):
+        line = sorted((entry.num_frames, entry.peak_bytes) for entry in entries if entry.label == label)
+        color, marker = PALETTE[(4, 0, 2, 6, 1, 5, 7)[index % 7]], _MARKERS[index % len(_MARKERS)]
+        axes.plot(*zip(*line, strict=True), label=label, color=color, marker=marker, linewidth=1.8)
+    lengths = sorted({entry.num_frames for entry in entries})
+    logarithmic = lengths[-1] >= 4 * lengths[0]
+    _memory_axes(axes, lengths, [entry.peak_bytes for entry in entries], logarithmic=logarithmic)
+    axes.set_xlabel("frames in one training step (T)")
+    axes.set_title("peak memory of a training step", loc="left", color=_INK)
+    _grid(axes)
+    axes.legend(frameon=False)
+    _save(figure, Path(path))
+
+
+def phase_style(phase: int) -> dict[str, str]:
+    """Return `color` and `hatch` of a phase: colours repeat after the palette's end, then with another hatching."""
+    if phase < 0:
+        return {"color": _UNLABELLED, "hatch": ""}
+    return {"color": PALETTE[phase % len(PALETTE)], "hatch": _HATCHES[phase // len(PALETTE) % len(_HATCHES)]}
+
+
+def _check_ribbon(row: Ribbon, num_phases: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return truth, prediction, and the N + 1 times at which the N frames begin and end."""
+    truth, prediction, seconds = np.asarray(row.truth), np.asarray(row.prediction), np.asarray(row.seconds, dtype=float)
+    if not len(truth) == len(prediction) == len(seconds) or len(truth) == 0:
+        raise UsageError(
+            f"ribbon {row.video_id!r} has {len(truth)} true phases, {len(prediction)} predicted ones and "
+            f"{len(seconds)} times: expected as many of each, and at least one"
+        )
+    highest = max(truth.max(), prediction.max())
+    if highest >= num_phases:
+        raise UsageError(f"ribbon {row.video_id!r} holds phase {highest}, but only {num_phases} phase names were given")
+    step = float(np.median(np.diff(seconds))) if len(seconds) > 1 else 1.0
+    return truth, prediction, np.append(seconds, seconds[-1] + step)
+
+
+def _draw_runs(axes: Axes, phases: NDArray[Any], edges: NDArray[Any], *, bottom: float, height: float) -> None:
+    """Draw each stretch of one phase as one bar."""
+    starts = np.flatnonzero(np.diff(phases, prepend=phases[0] - 1))
+    stops = np.append(starts[1:], len(phases))
+    for phase in np.unique(phases):
+        spans = [
+            (edges[start], edges[stop] - edges[start])
+            for start, stop in zip(starts, stops, strict=True)
+            if phases[start] == phase
+        ]
+        style = phase_style(int(phase))
+        face, hatch = style["color"], style["hatch"]
+        axes.broken_barh(
+            spans, (bottom, height), facecolor=face, hatch=hatch, edgecolor="white" if hatch else face, linewidth=0
+        )
+
+
+def _phase_legend(figure: Figure, phase_names: Sequence[str], has_unlabelled: bool) -> None:
+    phases = [*range(len(phase_names)), *([-1] if has_unlabelled else [])]
+    handles = []
+    for phase in phases:
+        style = phase_style(phase)
+        handles.append(Patch(facecolor=style["color"], hatch=style["hatch"], edgecolor="white", linewidth=0))
+    columns = min(4, len(handles))
+    legend = figure.legend(
+        handles, ["x"] * len(handles), loc="outside upper left", ncols=columns, frameon=False, fontsize=9
+    )
+    # Set afterwards, since matplotlib skips labels that begin with "_" and reads "$" as mathematics.
+    for text, name in zip(legend.get_texts(), [*phase_names, "(no label)"], strict=False):
+        text.set_parse_math(False)
+        text.set_text(name)
+
+
+def _time_axis(axes: Axes, end_seconds: float) -> None:
+    step = next((step for step in _TICK_STEPS_SECONDS if end_seconds / step <= 12), _TICK_STEPS_SECONDS[-1])
+    axes.xaxis.set_major_locator(MultipleLocator(step))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_seconds(seconds)))
+    axes.set_xlabel("time (h:mm:ss)" if end_seconds >= 3600 else "time (m:ss)")
+
+
+def _memory_axes(axes: Axes, lengths: list[int], peaks: list[float], *, logarithmic: bool) -> None:
+    formatter = FuncFormatter(lambda num_bytes, _: format_bytes(num_bytes).replace(".0 ", " ").replace(".00 ", " "))
+    if logarithmic:
+        axes.set_xscale("log")
+        axes.set_yscale("log", base=2)
+        axes.xaxis.set_major_locator(FixedLocator(lengths))
+        axes.xaxis.set_minor_locator(NullLocator())
+        low, high = math.floor(math.log2(min(peaks))), math.ceil(math.log2(max(peaks)))
+        step = max(1, math.ceil((high - low) / 8))
+        axes.set_ylim(2.0 ** (low - 0.3), 2.0 ** (high + 0.3))
+        axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(low, high + 1, step)]))
+    else:
+        axes.set_ylim(0, 1.08 * max(peaks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda num_frames, _: f"{num_frames:,.0f}"))
+    axes.yaxis.set_major_formatter(formatter)
+
+
+def _series(records: Sequence[Mapping[str, Any]], kind: str, x: str) -> dict[str, list[tuple[float, float]]]:
+    """Collect (x, y) of every field whose name holds `kind`."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for record in records:
+        at = _number(record.get(x))
+        for name, value in record.items():
+            number = _number(value)
+            if kind in name and at is not None and number is not None:
+                series.setdefault(name, []).append((at, number))
+    return series
+
+
+def _number(value: Any) -> float | None:
+    if value is None or value == "":
+        return None
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _tidy(axes: Axes, keep: tuple[str, ...] = ("left", "bottom")) -> None:
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in keep)
+        spine.set_color(_INK)
+    axes.tick_params(axis="y", length=0, colors=_INK)
+    axes.tick_params(axis="x", colors=_INK)
+
+
+def _grid(axes: Axes) -> None:
+    _tidy(axes)
+    axes.grid(True, color=_FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{path.suffix}")
+    try:
+        with warnings.catch_warnings():
+            # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to warn.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            figure.savefig(unfinished, dpi=_DOTS_PER_INCH, facecolor="white")
+        os.replace(unfinished, path)
+    finally:
+        unfinished.unlink(missing_ok=True)
