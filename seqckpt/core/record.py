@@ -1,0 +1,303 @@
+"""The record of one replay loop: its first run, its node in the autograd graph, and its replays (see replay.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+
+from seqckpt.core.graph import GradientSums, find_leaves, newest_node
+from seqckpt.core.replay_check import ReplayComparison, replay_check_enabled
+from seqckpt.core.surroundings import (
+    AutocastState,
+    BufferGuard,
+    ModeGuard,
+    RandomStates,
+    accelerators_of,
+    replaying,
+)
+from seqckpt.errors import ReplayError
+
+if TYPE_CHECKING:
+    from seqckpt.core.replay import Loop
+
+__all__ = ["Record", "needs_grad"]
+
+
+@dataclass
+class _Graph:
+    """The graph of one piece: the leaves it starts from, and what came out."""
+
+    x: list[Any]
+    state: list[Any]
+    y: list[Any]
+    new_state: list[Any]
+    y_spec: TreeSpec
+    new_state_spec: TreeSpec
+
+    def flat_results(self) -> list[Any]:
+        return [*self.y, *self.new_state]
+
+    def results(self) -> tuple[Any, Any]:
+        """What came out, nested, without the graph."""
+        return (
+            tree_unflatten([_detached(t) for t in self.y], self.y_spec),
+            tree_unflatten([_detached(t) for t in self.new_state], self.new_state_spec),
+        )
+
+
+class Record:
+    """All that backward needs to know of the first run, and the replays themselves."""
+
+    def __init__(self, loop: Loop, flat_inputs: list[Any], inputs_spec: TreeSpec, state: Any) -> None:
+        self.loop = loop
+        self.inputs, self.inputs_spec = flat_inputs, inputs_spec
+        self.initial_state = tree_flatten(state)[0]
+        self.differentiable_inputs = [needs_grad(t) for t in self.inputs]
+        self.differentiable_state = [needs_grad(t) for t in self.initial_state]
+        self.weights = [w.detach().requires_grad_(w.requires_grad) for w in loop.weights]
+        self.leaves = list({id(p): p for m in loop.modules for p in m.parameters() if p.requires_grad}.values())
+        of_modules = (t for m in loop.modules for t in chain(m.parameters(), m.buffers()))
+        devices = accelerators_of(chain(flat_inputs, self.initial_state, loop.weights, of_modules)) | set(loop.devices)
+        self.random = RandomStates(devices)
+        self.autocast = AutocastState(devices)
+        self.modes = ModeGuard(loop.modules)
+        self.buffers = BufferGuard(loop.modules)
+        self.random_before: list[list[Tensor] | None] = []  # None: the piece drew no numbers
+        self.states: list[Any] = []  # before each piece
+        self.prepared: list[Any] = []
+        self.kept: dict[int, _Graph] = {}  # whole graphs of the last pieces
+        self.finishes: dict[int, _Graph] = {}  # graphs of `finish` of the others
+        self.comparison = ReplayComparison() if loop.check or replay_check_enabled() else None
+        self.search_replays = not loop.closed and not (loop.num_kept and loop.modules)
+
+    # ---------------------------------------------------------------- first run
+
+    def first_run(self, k: int, piece: list[Any], state: Any) -> tuple[Any, Any]:
+        """Run piece k and forget its activations, save where its graph is to be kept."""
+        self.states.append(tree_map(_detached, state))
+        self.buffers.before_piece()
+        random_before = self.random.read()
+        x = tree_unflatten(piece, self.inputs_spec)
+        if self.loop.prepare is not None:
+            with torch.no_grad():
+                x = self.loop.prepare(k, x)
+            self.prepared.append(x)
+        keep = k >= self.loop.num_pieces - self.loop.num_kept
+        newest = newest_node()
+        if keep or self.loop.first_run_with_grad:
+            graph = self.graph_of(k, x, self.states[k], finish=keep)
+            if keep:
+                self.kept[k] = graph
+            if keep or k == 0:
+                self.discover(graph, newest)
+            y, state = graph.results()
+        else:
+            with torch.no_grad():
+                y, state = self.loop.run(k, x, self.states[k], self.weights)
+        if self.comparison is not None and not keep:
+            self.comparison.remember(k, tree_flatten((y, state))[0])
+        if self.loop.finish is not None and not keep:
+            self.finishes[k] = graph = self.graph_of_finish(k, y)
+            y, _ = graph.results()
+        random_after = self.random.read()
+        drew = any(not torch.equal(a, b) for a, b in zip(random_before, random_after, strict=True))
+        self.random_before.append(random_before if drew else None)
+        self.buffers.after_piece()
+        return y, state
+
+    def graph_of(self, k: int, x: Any, state: Any, *, finish: bool) -> _Graph:
+        """Run piece k in grad mode, from leaves of its own."""
+        with torch.enable_grad():
+            flat_x, x_spec = tree_flatten(x)
+            if self.loop.prepare is None:
+                flat_x = [_leaf(t, wanted) for t, wanted in zip(flat_x, self.differentiable_inputs, strict=True)]
+            flat_state, state_spec = tree_flatten(state)
+            if k > 0:
+                flat_state = [_leaf(t, _differentiable(t)) for t in flat_state]
+            else:
+                flat_state = [_leaf(t, wanted) for t, wanted in zip(flat_state, self.differentiable_state, strict=True)]
+            x, state = tree_unflatten(flat_x, x_spec), tree_unflatten(flat_state, state_spec)
+            y, new_state = self.loop.run(k, x, state, self.weights)
+            if finish and self.loop.finish is not None:
+                y = self.loop.finish(k, y)
+        flat_y, y_spec = tree_flatten(y)
+        flat_new_state, new_state_spec = tree_flatten(new_state)
+        return _Graph(flat_x, flat_state, flat_y, flat_new_state, y_spec, new_state_spec)
+
+    def graph_of_finish(self, k: int, y: Any) -> _Graph:
+        assert self.loop.finish is not None
+        flat, spec = tree_flatten(y)
+        flat = [_leaf(t, _differentiable(t)) for t in flat]
+        with torch.enable_grad():
+            finished, finished_spec = tree_flatten(self.loop.finish(k, tree_unflatten(flat, spec)))
+        return _Graph(flat, [], finished, [], finished_spec, spec)
+
+    def discover(self, graph: _Graph, newest: int) -> None:
+        """Take in the leaves that the function uses and nobody named; see replay.py, Note 3."""
+        if self.loop.closed:
+            return
+        self.leaves += self.unknown_leaves(graph, newest)
+
+    def unknown_leaves(self, graph: _Graph, newest: int | None = None) -> list[Tensor]:
+        known = {id(t) for t in chain(self.weights, self.leaves, graph.x, graph.state)}
+        return [leaf for leaf in find_leaves(graph.flat_results(), newest) if id(leaf) not in known]
+
+    def end_first_run(self) -> bool:
+        """Close the first run; whether anything here needs a gradient."""
+        self.buffers.end_first_run()
+        self.targets = [w for w in self.weights if w.requires_grad] + self.leaves
+        self.versions = [t._version for t in self.targets]
+        if self.comparison is not None:
+            self.comparison.end_first_run(self.targets)
+        return bool(self.targets) or any(self.differentiable_inputs) or any(self.differentiable_state)
+
+    def connect(self, flat_outputs: list[Any], flat_state: list[Any]) -> list[Any]:
+        """Make the node: the results of the first run become results of a graph."""
+        self.num_outputs = len(flat_outputs)
+        edges = [t for t in (*self.inputs, *self.initial_state, *self.loop.weights) if needs_grad(t)]
+        stored = (self.inputs, self.states, self.prepared)
+        self.inputs, self.initial_state, self.states, self.prepared = [], [], [], []
+        results = [_detached(t) for t in (*flat_outputs, *flat_state)]
+        return list(_ReplayLoop.apply(self, stored, results, *edges, *self.leaves))
+
+    # ---------------------------------------------------------------- backward
+
+    def backward(self, stored: Any, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Gradients of inputs, initial state, weights and leaves, in the order of `connect`'s edges."""
+        self.inputs, self.states, self.prepared = stored
+        self.refuse_changed_weights()
+        grad_outputs, grad_state = list(grads[: self.num_outputs]), list(grads[self.num_outputs :])
+        grad_inputs: list[Tensor | None] = [None] * len(self.inputs)
+        with GradientSums(self.targets) as sums, self.modes.restored(), self.buffers.untouched():
+            for k in reversed(range(self.loop.num_pieces)):
+                grad_y = [None if g is None else self.loop.cut(g, k) for g in grad_outputs]
+                grad_x, grad_state = self.backward_piece(k, grad_y, grad_state, sums)
+                self.write_rows(grad_inputs, k, grad_x)
+        self.inputs, self.states, self.prepared = [], [], []
+        self.kept.clear()
+        edges = zip([*grad_inputs, *grad_state], [*self.differentiable_inputs, *self.differentiable_state], strict=True)
+        return [grad for grad, wanted in edges if wanted] + sums.values
+
+    def backward_piece(
+        self, k: int, grad_y: list[Tensor | None], grad_state: list[Tensor | None], sums: GradientSums
+    ) -> tuple[list[Tensor | None], list[Tensor | None]]:
+        """From the gradients of piece k's results to those of its inputs and of the state before it."""
+        finish, graph = self.finishes.pop(k, None), self.kept.pop(k, None)
+        if all(g is None for g in (*grad_y, *grad_state)):
+            return [None] * len(self.inputs), [None] * len(tree_flatten(self.states[k])[0])
+        if finish is not None:
+            grad_y = _backward(finish, grad_y, sums)
+        if graph is None:
+            graph = self.replay(k, finish=finish is None)
+        grads = _backward(graph, [*grad_y, *grad_state], sums)
+        return grads[: len(graph.x)], grads[len(graph.x) :]
+
+    def replay(self, k: int, *, finish: bool) -> _Graph:
+        if self.comparison is not None and k in self.comparison.results:
+            self.comparison.compare(k, self.loop.describe(k), lambda: self.replay_once(k, finish=False).flat_results())
+        graph = self.replay_once(k, finish=finish)
+        if self.search_replays and (unknown := self.unknown_leaves(graph)):
+            shapes = [tuple(t.shape) for t in unknown]
+            raise ReplayError(
+                f"{self.loop.describe(k)} uses trainable tensors of shape {shapes} that were not known in the first run, "
+                "so their gradients have no way back; make them parameters of the module, or hand them in as inputs"
+            )
+        return graph
+
+    def replay_once(self, k: int, *, finish: bool) -> _Graph:
+        """Run piece k again as it ran first, in grad mode."""
+        x = self.prepared[k] if self.prepared else self.piece(k)
+        now, before = self.random.read(), self.random_before[k]
+        with replaying(), self.autocast.restored(), self.buffers.replaying(k):
+            try:
+                if before is not None:
+                    self.random.write(before)
+                return self.graph_of(k, x, self.states[k], finish=finish)
+            finally:
+                self.random.write(now)
+
+    def piece(self, k: int) -> Any:
+        return tree_unflatten([self.loop.cut(t, k) for t in self.inputs], self.inputs_spec)
+
+    def write_rows(self, wholes: list[Tensor | None], k: int, grads: list[Tensor | None]) -> None:
+        """Put the gradients of piece k's rows in their place in the gradients of the whole inputs."""
+        for i, wanted in enumerate(self.differentiable_inputs):
+            if not wanted:
+                continue
+            if self.loop.spans is None:
+                wholes[i] = grads[i]
+                continue
+            if wholes[i] is None:
+                wholes[i] = torch.empty_like(self.inputs[i])
+            rows = self.loop.cut(wholes[i], k)
+            rows.zero_() if grads[i] is None else rows.copy_(grads[i])
+
+    def refuse_changed_weights(self) -> None:
+        for target, version in zip(self.targets, self.versions, strict=True):
+            if target._version != version:
+                names = {id(p): name for m in self.loop.modules for name, p in m.named_parameters()}
+                name = names.get(id(target), f"a weight of shape {tuple(target.shape)}")
+                raise ReplayError(
+                    f"{name} was changed in place between forward and backward (version {version}, now "
+                    f"{target._version}), so the replay of the {self.loop.name}s would compute another function; call "
+                    "backward before the optimiser's step or any other change"
+                )
+
+
+def _backward(graph: _Graph, grads: Sequence[Tensor | None], sums: GradientSums) -> list[Tensor | None]:
+    """Run one graph backward from the gradients of its results to those of its own leaves."""
+    results = zip(graph.flat_results(), grads, strict=True)
+    roots = [(t, grad) for t, grad in results if grad is not None and needs_grad(t)]
+    leaves = [*graph.x, *graph.state]
+    if not roots:
+        return [None] * len(leaves)
+    wanted = [t for t in leaves if needs_grad(t)]
+    got = iter(sums.add([t for t, _ in roots], [grad for _, grad in roots], wanted))
+    return [next(got) if needs_grad(t) else None for t in leaves]
+
+
+class _ReplayLoop(torch.autograd.Function):
+    """The node; see replay.py. What it stores goes through autograd: version checks, saved-tensor hooks, release."""
+
+    @staticmethod
+    def forward(ctx: Any, record: Record, stored: Any, results: list[Any], *edges: Tensor) -> tuple[Any, ...]:
+        flat, spec = tree_flatten(stored)
+        ctx.save_for_backward(*(t for t in flat if isinstance(t, Tensor)))
+        ctx.record, ctx.spec = record, spec
+        ctx.flat = [None if isinstance(t, Tensor) else (t,) for t in flat]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(t for t in results if isinstance(t, Tensor) and not _differentiable(t)))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise ReplayError(
+                "checkpointed parts compute no second derivatives (create_graph=True): run them unchunked and "
+                "unsegmented for a double backward"
+            )
+        tensors = iter(ctx.saved_tensors)
+        stored = tree_unflatten([next(tensors) if other is None else other[0] for other in ctx.flat], ctx.spec)
+        return (None, None, None, *ctx.record.backward(stored, grads))
+
+
+def needs_grad(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad
+
+
+def _differentiable(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+
+
+def _detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
+
+
+def _leaf(value: Any, trainable: bool) -> Any:
+    return value.detach().requires_grad_(trainable) if isinstance(value, Tensor) else value
