@@ -1,0 +1,40 @@
+"""What every test starts from: few threads, fixed seeds, and a hypothesis profile."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+# `ci` tries the same examples on every run, so that a failure is never a matter of luck; HYPOTHESIS_PROFILE=long
+# searches anew each time, through thousands.
+hypothesis.settings.register_profile(
+    "ci",
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.register_profile(
+    "long",
+    parent=hypothesis.settings.get_profile("ci"),
+    max_examples=5000,
+    derandomize=False,
+    print_blob=True,
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Several test processes share the machine's cores; one process alone needs no more than two.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else min(2, torch.get_num_threads()))
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """Start every test from the same random state, whatever ran before it."""
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the global generator is what is to be fixed
+    random.seed(0)
