@@ -39,9 +39,9 @@ class VideoModel(nn.Module):
         """Return the loss over a batch of clips, a scalar, and the recurrent state at the end of the clips.
 
         `frames`: one clip per entry, uint8 (t_i, C, H, W) or a FrameSource. `targets`: one LongTensor (t_i,) each, -100
-        where a frame has no label. Clips may differ in length. Padding changes neither the loss nor any gradient. The
-        state of a clip shorter than the longest has run on over the padding unless the network is bidirectional: carry
-        states only between batches of equally long clips.
+        where a frame has no label. Clips may differ in length; padding changes neither the loss nor any gradient. The
+        state is that at each clip's own end with nn.LSTM, nn.GRU and nn.RNN, in one or both directions; another core
+        is given padded features, and its state for a shorter clip has run on over the padding.
         """
         lengths = _check_lengths(frames, targets)
         features = self.encoder(frames)
@@ -59,9 +59,9 @@ class VideoModel(nn.Module):
 
     def _run_rnn(self, features: Sequence[Tensor], lengths: list[int], state: Any) -> tuple[Tensor, Any]:
         padded = pad_sequence(list(features), batch_first=True)
-        if not _is_bidirectional(self.rnn) or len(set(lengths)) == 1:
+        if len(set(lengths)) == 1 or not isinstance(_core(self.rnn), nn.RNNBase):
             return self.rnn(padded, state)
-        # Backwards in time, padding would come first and reach every frame: pack it away.
+        # Packing keeps padding out of the backward direction, and makes each state the one at its clip's own end.
         packed = pack_padded_sequence(padded, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
         hidden, state = self.rnn(packed, state)
         return pad_packed_sequence(hidden, batch_first=True)[0], state
@@ -77,8 +77,10 @@ def _check_lengths(frames: Sequence[Any], targets: Sequence[Tensor]) -> list[int
     return lengths
 
 
-def _is_bidirectional(rnn: nn.Module) -> bool:
-    return bool(getattr(getattr(rnn, "core", rnn), "bidirectional", False))
+def _core(rnn: nn.Module) -> nn.Module:
+    """Return the network inside SegmentedRNN and torch.compile's wrapper."""
+    core = getattr(rnn, "core", rnn)
+    return getattr(core, "_orig_mod", core)
 
 
 class PerFrame(nn.Module):
