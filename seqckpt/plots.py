@@ -95,7 +95,7 @@ def plot_ribbons(ribbons: Sequence[Ribbon | Mapping[str, Any]], phase_names: Seq
         _draw_runs(axes, prediction, edges, bottom=index + 0.05, height=0.32)
     axes.set_xlim(0, end_seconds)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    size = min(10.0, max(4.0, 20 * row_inches))
+    size = min(10.0, 0.45 * 72 * row_inches)
     axes.set_yticks(range(len(rows)), [row.video_id for row in rows], fontsize=size, parse_math=False)
     axes.set_title("each row: truth above, prediction below", loc="left", fontsize=9, color=_INK)
     _time_axis(axes, end_seconds)
@@ -111,12 +111,12 @@ def plot_curves(records: Sequence[Mapping[str, Any]], path: str | Path, *, x: st
     the field `x`. Numbers may be text; fields that are absent, empty, None or not finite are left out. Raises
     UsageError where there is nothing to draw.
     """
-    panels = {kind: _series(records, kind, x) for kind in ("loss", "accuracy")}
-    if not any(panels.values()):
+    panels = {kind: series for kind in ("loss", "accuracy") if (series := _series(records, kind, x))}
+    if not panels:
         raise UsageError(f"no curve to draw: expected records with {x!r} and fields named like 'loss' or 'accuracy'")
-    figure = Figure(figsize=(11, 4), layout="constrained")
+    figure = Figure(figsize=(5.5 * len(panels), 4), layout="constrained")
     for position, (kind, series) in enumerate(panels.items(), start=1):
-        axes = figure.add_subplot(1, 2, position)
+        axes = figure.add_subplot(1, len(panels), position)
         for index, (name, points) in enumerate(series.items()):
             few = len(points) <= 40
             marker = _MARKERS[index % len(_MARKERS)] if few else ""
@@ -129,8 +129,7 @@ def plot_curves(records: Sequence[Mapping[str, Any]], path: str | Path, *, x: st
             axes.set_ylim(0, 1.02)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
         _grid(axes)
-        if series:
-            axes.legend(frameon=False, fontsize=9)
+        axes.legend(frameon=False, fontsize=9)
     _save(figure, Path(path))
 
 
