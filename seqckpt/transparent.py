@@ -12,7 +12,8 @@ __all__ = ["hide_in_state_dict"]
 def hide_in_state_dict(wrapper: nn.Module, child: str) -> None:
     """Leave the name of one child out of the wrapper's `state_dict` keys, when saving and when loading.
 
-    Call it once, at the end of the wrapper's `__init__`; the wrapper may hold no parameters of its own. It works at
+    Call it once, at the end of the wrapper's `__init__`; keys of the wrapper's other
+    children stay. It works at
     any depth of nesting, and survives deepcopy and pickle.
 
     >>> import torch
@@ -49,5 +50,8 @@ class _AddName:
         self.child = child
 
     def __call__(self, module: nn.Module, state_dict: dict[str, Any], prefix: str, *unused: Any) -> None:
+        inner = module.get_submodule(self.child)
+        others = {name for name, _ in module.named_children() if name != self.child and not hasattr(inner, name)}
         for key in [key for key in state_dict if key.startswith(prefix)]:
-            state_dict[f"{prefix}{self.child}.{key[len(prefix) :]}"] = state_dict.pop(key)
+            if (own := key[len(prefix) :]).split(".")[0] not in others:
+                state_dict[f"{prefix}{self.child}.{own}"] = state_dict.pop(key)

@@ -136,7 +136,7 @@ class Record:
         flat = [_leaf(t, _differentiable(t)) for t in flat]
         with torch.enable_grad():
             finished, finished_spec = tree_flatten(self.loop.finish(k, tree_unflatten(flat, spec)))
-        return _Graph(flat, [], finished, [], finished_spec, spec)
+        return _Graph(flat, [], finished, [], finished_spec, tree_flatten(())[1])
 
     def discover(self, graph: _Graph, newest: int) -> None:
         """Take in the leaves that the function uses and nobody named; see replay.py, Note 3."""
@@ -205,8 +205,8 @@ class Record:
         if self.search_replays and (unknown := self.unknown_leaves(graph)):
             shapes = [tuple(t.shape) for t in unknown]
             raise ReplayError(
-                f"{self.loop.describe(k)} uses trainable tensors of shape {shapes} that were not known in the first run, "
-                "so their gradients have no way back; make them parameters of the module, or hand them in as inputs"
+                f"{self.loop.describe(k)} uses trainable tensors of shape {shapes} that were not known in the first "
+                "run, so their gradients have no way back; make them parameters of the module, or pass them as inputs"
             )
         return graph
 

@@ -62,13 +62,17 @@ class Loop:
     - `run(k, x, state, weights) -> (y, state)`: forgotten and replayed;
     - `finish(k, y)`: once, with its graph kept until backward (late stages that are cheap to keep).
 
-    `name` is the piece's word in messages ("chunk"); `spans` the rows of every piece, in the order of running, or None for
-    one piece that is not cut; `dim` the dimension that is cut; `weights` tensors handed to `run`, detached in replays;
-    `modules` those whose parameters, buffers and modes take part; `devices` accelerators that the arguments do not
-    show;
-    `closed` promises that `run` uses no trainable tensor beside those; `num_kept` the number of last pieces whose
-    graphs are kept rather than replayed; `first_run_with_grad` runs the first run in grad mode and drops its graph,
-    where kernels differ between the modes; `check` compares values in every replay.
+    Args:
+        name: the piece's word in messages ("chunk").
+        spans: the rows of every piece, in the order of running; None for one piece that is not cut.
+        dim: the dimension that is cut.
+        weights: tensors handed to `run`; detached copies of them in replays, each with its own gradient.
+        modules: those whose parameters, buffers and modes take part.
+        devices: accelerators that the arguments do not show.
+        num_kept: how many last pieces' graphs are kept rather than replayed.
+        closed: a promise that `run` uses no trainable tensor beside those of inputs, state, weights and modules.
+        first_run_with_grad: run the first run in grad mode and drop its graph, where kernels differ between the modes.
+        check: compare values in every replay.
     """
 
     run: Callable[[int, Any, Any, Sequence[Tensor]], tuple[Any, Any]]
@@ -89,9 +93,9 @@ class Loop:
         self.num_pieces = 1 if self.spans is None else len(self.spans)
         self.num_rows = 0 if self.spans is None else sum(stop - start for start, stop in self.spans)
 
-    def cut(self, tensor: Tensor, k: int) -> Tensor:
-        """The rows of piece k: a view."""
-        if self.spans is None:
+    def cut(self, tensor: Any, k: int) -> Any:
+        """The rows of piece k: a view. What is no tensor is handed on."""
+        if self.spans is None or not isinstance(tensor, Tensor):
             return tensor
         start, stop = self.spans[k]
         return tensor.narrow(self.dim, start, stop - start)

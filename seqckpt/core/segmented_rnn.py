@@ -154,7 +154,7 @@ def checkpointed_scan(
     >>> y, last = checkpointed_scan(leaky_sum, torch.ones(2, 100, 3), torch.zeros(2, 3), segment_length=10)
     >>> y.sum().backward()
     >>> y.shape, weight.grad
-    (torch.Size([2, 100, 3]), tensor(2376.))
+    (torch.Size([2, 100, 3]), tensor(2328.))
     """
     levels = check_levels(segment_length, "segment_length")
     num_steps = _num_steps(inputs, time_dim)

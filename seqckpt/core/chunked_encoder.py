@@ -1,0 +1,268 @@
+"""A per-frame encoder run in chunks of frames, its activations forgotten but for those worth keeping.
+
+A chunk's frames go through up to three parts of the encoder (Loop in replay.py):
+
+    frames --transform--> [frozen stages] --> [forgotten stages] --> [kept stages] --> features
+                          run once, output     replayed in            graph kept
+                          stored               backward               until backward
+
+Which parts there are follows from the encoder (stages without trainable parameters in front) and from `keep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from seqckpt.core.closures import modules_of
+from seqckpt.core.cuts import balanced_spans, check_length
+from seqckpt.core.replay import Loop, replay_loop
+from seqckpt.errors import ReplayError
+from seqckpt.transparent import hide_in_state_dict
+
+__all__ = ["ChunkedEncoder", "FrameSource", "Keep"]
+
+
+@runtime_checkable
+class FrameSource(Protocol):
+    """Frames that need not be in memory: `len(source)`, and `source[a:b]` as a uint8 tensor (b - a, C, H, W).
+
+    Read in forward, and again in the replay: both must give the same frames. A tensor (t, C, H, W) is a FrameSource.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: slice) -> Tensor: ...
+
+
+@dataclass(frozen=True)
+class Keep:
+    """What of an encoder's graph is kept between forward and backward rather than replayed.
+
+    Args:
+        depth: the number of last stages (children of an nn.Sequential) whose graphs are kept for every chunk: late
+        stages
+            cost few bytes for the time that they save.
+        chunks: the number of last chunks kept whole; the first one is free, since its graph and any other chunk's
+        replay
+            are never alive together.
+        frozen: whether stages in front that nothing trains are run once and their output stored (True), or replayed
+        like
+            the rest (False), which costs their time but not the bytes of that output.
+    """
+
+    depth: int = 0
+    chunks: int = 1
+    frozen: bool = True
+
+    def __post_init__(self) -> None:
+        if self.depth < 0 or self.chunks < 1:
+            raise ValueError(f"Keep(depth={self.depth}, chunks={self.chunks}): expected depth >= 0 and chunks >= 1")
+
+
+class ChunkedEncoder(nn.Module):
+    """A per-frame encoder over all frames of clips, in the memory of one chunk.
+
+    Args:
+        encoder: a module from rows (n, C, H, W) to (n, ...), or nested outputs (a dict of features) with n rows each.
+        chunk_size: the most frames that go through it at once, counted over batch and time together. Chunks are
+            balanced: 33 frames in chunks of 16 become 11 + 11 + 11.
+        keep: what is kept rather than replayed; see Keep. `depth` needs an nn.Sequential.
+        transform: applied to a chunk's frames first, in the chunk (to float, normalisation, augmentation); must not
+        change
+            them in place, and must draw random numbers from torch's generators or not at all.
+        check_replay: compare the values of every replay with the first run's; for debugging.
+
+    `forward(frames)` takes a tensor (B, T, C, H, W) of any dtype and returns features (B, T, ...); with `lengths` (B
+    numbers), only the first of each clip's frames are encoded, and the rest of its features are zero. Or it takes a
+    list of clips of different lengths, tensors (t, C, H, W) or FrameSources, and returns a list of (t, ...).
+    Gradients go to the encoder, and to frames that require them. `state_dict()` has the encoder's own keys.
+
+    Exactness: bitwise that of a plain loop over the same chunks; to rounding that of the undivided encoder, unless
+    batch norm is in training mode, which in chunks is another function (statistics per chunk). Memory: frames,
+    features, one chunk's activations, and what `keep` says. Time: forward twice for all but the last chunk; once
+    where nothing is to be trained.
+
+    >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    >>> encoder = ChunkedEncoder(cnn, chunk_size=16, transform=lambda frames: frames.float() / 255)
+    >>> frames = torch.randint(256, (2, 50, 3, 16, 16), dtype=torch.uint8)
+    >>> encoder(frames).shape
+    torch.Size([2, 50, 8])
+    """
+
+    def __init__(
+        self,
+        encoder: nn.Module,
+        chunk_size: int,
+        *,
+        keep: Keep | None = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        check_replay: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(encoder, nn.Module):
+            raise TypeError(f"encoder is a {type(encoder).__name__}; expected a module from (n, C, H, W) to (n, ...)")
+        self.encoder = encoder
+        self.chunk_size = chunk_size
+        self.keep = keep or Keep()
+        self.transform = transform
+        self.check_replay = check_replay
+        hide_in_state_dict(self, "encoder")
+
+    @property
+    def chunk_size(self) -> int:
+        return self._chunk_size
+
+    @chunk_size.setter
+    def chunk_size(self, value: int) -> None:
+        self._chunk_size = check_length(value, "chunk_size")
+
+    @property
+    def keep(self) -> Keep:
+        return self._keep
+
+    @keep.setter
+    def keep(self, value: Keep) -> None:
+        num_stages = len(_stages(self.encoder))
+        if value.depth > (num_stages if num_stages > 1 else 0):
+            kind = f"an nn.Sequential of {num_stages} stages" if num_stages > 1 else "no nn.Sequential of stages"
+            raise ValueError(f"keep.depth is {value.depth}, but the encoder is {kind}; lower it, or hand in its stages")
+        self._keep = value
+
+    def extra_repr(self) -> str:
+        return f"chunk_size={self.chunk_size}, keep={self.keep}"
+
+    def forward(self, frames: Tensor | Sequence[FrameSource], lengths: Sequence[int] | Tensor | None = None) -> Any:
+        if isinstance(frames, Tensor) and lengths is None:
+            if frames.dim() < 3:
+                raise ValueError(f"frames of shape {tuple(frames.shape)}: expected (B, T, ...), or a list of (t, ...)")
+            features = self._encode(frames.flatten(0, 1))
+            return tree_map(lambda rows: rows.unflatten(0, frames.shape[:2]), features)
+        if isinstance(frames, Tensor):
+            clips = [clip[:length] for clip, length in zip(frames, _check_lengths(lengths, frames), strict=True)]
+            return tree_map(lambda *rows: _pad(rows, frames.shape[1]), *self(clips))
+        clips = list(frames)
+        if not clips or not all(len(clip) for clip in clips):
+            raise ValueError(
+                f"clips of {[len(clip) for clip in clips]} frames: expected one or more, none of them empty"
+            )
+        if any(isinstance(clip, Tensor) and clip.requires_grad for clip in clips):
+            features = self._encode(torch.cat([clip[:] for clip in clips]))
+        else:
+            features = self._encode(_Rows(clips))
+        sizes = [len(clip) for clip in clips]
+        flat, spec = tree_flatten(features)
+        per_clip = zip(*(rows.split(sizes) for rows in flat), strict=True)
+        return [tree_unflatten(list(rows), spec) for rows in per_clip]
+
+    def _encode(self, rows: Tensor | _Rows) -> Any:
+        """Features of rows of frames; (n, C, H, W) to (n, ...)."""
+        spans = balanced_spans(len(rows), self.chunk_size)
+        trains = isinstance(rows, Tensor) and rows.requires_grad
+        frozen, forgotten, kept = self._parts(trains)
+        _refuse_unequal_sync_batch_norm(self.encoder, len(spans))
+
+        def load(k: int, x: Any) -> Tensor:
+            x = rows.read(*spans[k]) if isinstance(rows, _Rows) else x[0]
+            return x if self.transform is None else self.transform(x)
+
+        def run(k: int, x: Any, state: Any, weights: Any) -> tuple[Any, Any]:
+            return _through(forgotten, x if frozen else load(k, x)), None
+
+        loop = Loop(
+            run=run,
+            name="chunk",
+            spans=spans,
+            prepare=(lambda k, x: _through(frozen, load(k, x))) if frozen else None,
+            finish=(lambda k, y: _through(kept, y)) if kept else None,
+            modules=[self.encoder, *modules_of(self.transform)],
+            num_kept=self.keep.chunks,
+            check=self.check_replay,
+        )
+        return replay_loop(loop, (rows,) if isinstance(rows, Tensor) else (), None)[0]
+
+    def _parts(self, frames_require_grad: bool) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
+        """The encoder's stages: frozen ones in front, those to be replayed, those whose graph is kept."""
+        stages = _stages(self.encoder)
+        num_frozen = 0
+        if self.keep.frozen and not frames_require_grad:
+            trained = [any(p.requires_grad for p in stage.parameters()) for stage in stages]
+            num_frozen = trained.index(True) if True in trained else 0
+            if not any(True for stage in stages[:num_frozen] for _ in stage.parameters()):
+                num_frozen = 0  # nothing but reshaping: its output costs more than its time
+        first_kept = max(len(stages) - self.keep.depth, num_frozen)
+        if num_frozen == 0 and first_kept == len(stages):
+            return [], [self.encoder], []  # whole: with its own hooks, or compiled
+        return stages[:num_frozen], stages[num_frozen:first_kept], stages[first_kept:]
+
+
+def _stages(encoder: nn.Module) -> list[nn.Module]:
+    if isinstance(encoder, nn.Sequential) and type(encoder).forward is nn.Sequential.forward:
+        return list(encoder)
+    return [encoder]
+
+
+def _through(stages: Sequence[nn.Module], x: Any) -> Any:
+    for stage in stages:
+        x = stage(x)
+    return x
+
+
+class _Rows:
+    """The frames of several sources in a row, read when asked for."""
+
+    def __init__(self, sources: Sequence[FrameSource]) -> None:
+        self.sources = sources
+        self.versions = [source._version if isinstance(source, Tensor) else None for source in sources]
+        self.ends = torch.tensor([len(source) for source in sources]).cumsum(0).tolist()
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def read(self, start: int, stop: int) -> Tensor:
+        parts, first = [], 0
+        for source, version, end in zip(self.sources, self.versions, self.ends, strict=True):
+            a, b = max(start, first), min(stop, end)
+            if a < b:
+                if isinstance(source, Tensor) and source._version != version:
+                    raise ReplayError(
+                        "frames were changed in place between forward and backward, and the replay needs them"
+                    )
+                parts.append(source[a - first : b - first])
+            first = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _check_lengths(lengths: Any, frames: Tensor) -> list[int]:
+    values = [int(length) for length in lengths]
+    if len(values) != frames.shape[0]:
+        raise ValueError(f"{len(values)} lengths for a batch of {frames.shape[0]} clips")
+    for i, length in enumerate(values):
+        if not 1 <= length <= frames.shape[1]:
+            raise ValueError(f"lengths[{i}] is {length}; expected 1 to {frames.shape[1]}, the frames that the clip has")
+    return values
+
+
+def _pad(rows: Sequence[Tensor], num_steps: int) -> Tensor:
+    return torch.stack([nn.functional.pad(r, (0, 0) * (r.dim() - 1) + (0, num_steps - len(r))) for r in rows])
+
+
+def _refuse_unequal_sync_batch_norm(encoder: nn.Module, num_chunks: int) -> None:
+    """SyncBatchNorm communicates in every chunk: all ranks need equally many, or they would hang."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    names = [n for n, m in encoder.named_modules() if isinstance(m, nn.SyncBatchNorm) and m.training]
+    if not names:
+        return
+    counts: list[Any] = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(counts, num_chunks)
+    if len(set(counts)) > 1:
+        raise ReplayError(
+            f"SyncBatchNorm layers {names} would wait for ever: the ranks have {counts} chunks of frames. Give every "
+            "rank clips of equal length, or freeze batch norm, or convert it to group norm"
+        )

@@ -1,0 +1,64 @@
+"""A schedule: what is chunked, segmented, kept and recomputed, as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torch import nn
+
+from seqckpt.core.chunked_encoder import ChunkedEncoder, Keep
+from seqckpt.core.segmented_loss import SegmentedLoss
+from seqckpt.core.segmented_rnn import SegmentedRNN
+
+__all__ = ["Schedule"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Settings of the three parts; `apply` sets them on a model, `to_dict` and `from_dict` go to and from YAML.
+
+    Args:
+        chunk_size: frames per encoder chunk.
+        segment_length: time steps per segment of the recurrent network, or nested levels such as (250, 25).
+        loss_segment_length: frames per segment of decoder and loss; None: the (innermost) segment_length.
+        keep: what of the encoder is kept; see Keep.
+
+    >>> Schedule.from_dict(Schedule(chunk_size=25, segment_length=(250, 25)).to_dict()).segment_length
+    (250, 25)
+    """
+
+    chunk_size: int
+    segment_length: int | tuple[int, ...]
+    loss_segment_length: int | None = None
+    keep: Keep = field(default_factory=Keep)
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """Set this schedule on every ChunkedEncoder, SegmentedRNN and SegmentedLoss inside; ValueError without any."""
+        levels = self.segment_length if isinstance(self.segment_length, tuple) else (self.segment_length,)
+        parts = [m for m in model.modules() if isinstance(m, (ChunkedEncoder, SegmentedRNN, SegmentedLoss))]
+        if not parts:
+            raise ValueError(f"{type(model).__name__} has no ChunkedEncoder, SegmentedRNN or SegmentedLoss to set")
+        for part in parts:
+            if isinstance(part, ChunkedEncoder):
+                part.chunk_size, part.keep = self.chunk_size, self.keep
+            elif isinstance(part, SegmentedRNN):
+                part.segment_length = list(levels) if len(levels) > 1 else levels[0]
+            else:
+                part.segment_length = self.loss_segment_length or levels[-1]
+        return model
+
+    def to_dict(self) -> dict[str, Any]:
+        """Numbers, lists and dicts only."""
+        data = asdict(self)
+        if isinstance(self.segment_length, tuple):
+            data["segment_length"] = list(self.segment_length)
+        return data
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Schedule:
+        values = dict(data)
+        if isinstance(values.get("segment_length"), list):
+            values["segment_length"] = tuple(values["segment_length"])
+        values["keep"] = Keep(**values.get("keep", {}))
+        return cls(**values)
