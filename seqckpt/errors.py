@@ -22,4 +22,5 @@ class SnapshotError(UsageError):
 
 
 class ReplayError(RuntimeError):
-    """A replay did not, or cannot, repeat its first run: names the chunk or segment, by how much, and the likely cause."""
+    """A replay did not, or cannot, repeat its first run: names the chunk or segment, by how much, and the likely
+    cause."""

@@ -180,7 +180,7 @@ class ChunkedEncoder(nn.Module):
             spans=spans,
             prepare=(lambda k, x: _through(frozen, load(k, x))) if frozen else None,
             finish=(lambda k, y: _through(kept, y)) if kept else None,
-            modules=[self.encoder, *modules_of(self.transform)],
+            modules=[self.encoder, *([] if self.transform is None else modules_of(self.transform))],
             num_kept=self.keep.chunks,
             check=self.check_replay,
         )

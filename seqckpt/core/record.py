@@ -61,7 +61,9 @@ class Record:
         self.differentiable_inputs = [needs_grad(t) for t in self.inputs]
         self.differentiable_state = [needs_grad(t) for t in self.initial_state]
         self.weights = [w.detach().requires_grad_(w.requires_grad) for w in loop.weights]
-        self.leaves = list({id(p): p for m in loop.modules for p in m.parameters() if p.requires_grad}.values())
+        self.leaves: list[Tensor] = list(
+            {id(p): p for m in loop.modules for p in m.parameters() if p.requires_grad}.values()
+        )
         of_modules = (t for m in loop.modules for t in chain(m.parameters(), m.buffers()))
         devices = accelerators_of(chain(flat_inputs, self.initial_state, loop.weights, of_modules)) | set(loop.devices)
         self.random = RandomStates(devices)

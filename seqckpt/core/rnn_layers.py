@@ -33,7 +33,7 @@ def run_layers(
 ) -> tuple[Any, Any]:
     """`core(x, hx)`, cut at `levels`; the same results, and the same errors before anything is computed."""
     if core.mode == "LSTM" and _device(x).type == "cpu" and torch.is_autocast_enabled("cpu"):
-        dtype = core.weight_ih_l0.dtype
+        dtype = _weights_of(core, 0)[0].dtype
         with torch.autocast("cpu", enabled=False):
             hx = None if hx is None else tuple(s.to(dtype) for s in hx)
             return run_layers(core, x.to(dtype), hx, levels=levels, check=check)
@@ -98,7 +98,8 @@ class _Layout:
             if self.unbatched:
                 state = tuple(s.unsqueeze(1) for s in state)
         own_input = rows.transpose(0, 1) if self.packed is None and core.batch_first else rows
-        core.check_forward_args(own_input, state if core.mode == "LSTM" else state[0], self.batch_sizes)
+        hidden: Any = state if core.mode == "LSTM" else state[0]
+        core.check_forward_args(own_input, hidden, self.batch_sizes)
         if self.packed is not None and self.packed.sorted_indices is not None and hx is not None:
             state = tuple(s.index_select(1, self.packed.sorted_indices) for s in state)
         return state

@@ -105,9 +105,10 @@ class SegmentedLoss(nn.Module):
             new = []
             for name, split in parts:
                 skipped = 0 if previous is None else _length(previous, time_dim) - split.num_previous
-                pair = _from(extended, max(skipped, 0), time_dim) if split.num_previous else (logits, targets)
-                pair = pair if name is None else (pair[0][name], pair[1][name])
-                new.append(split.parts(*pair, mask if split.num_previous == 0 else None))
+                seen, wanted = _from(extended, max(skipped, 0), time_dim) if split.num_previous else (logits, targets)
+                if name is not None:
+                    seen, wanted = seen[name], wanted[name]
+                new.append(split.parts(seen, wanted, mask if split.num_previous == 0 else None))
             if sums is not None:
                 new = [(a + total, b + share) for (a, b), (total, share) in zip(sums, new, strict=True)]
             if num_previous:
