@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-import torch
 from torch import nn
 
 from seqckpt.errors import UsageError
@@ -43,10 +42,6 @@ class SmallEncoder(nn.Sequential):
             )
         )
         self.num_features = num_features
-
-    def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Encode rows of frames; each row by itself."""
-        return super().forward(input)
 
 
 def _stage(num_in: int, num_out: int, *, kernel_size: int = 3) -> nn.Sequential:
