@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "DataError", "ReplayError", "SnapshotError", "UsageError"]
+__all__ = ["ConfigError", "DataError", "ReplayError", "SnapshotError", "TrainingError", "UsageError"]
 
 
 class UsageError(ValueError):
@@ -24,3 +24,7 @@ class SnapshotError(UsageError):
 class ReplayError(RuntimeError):
     """A replay did not, or cannot, repeat its first run: names the chunk or segment, by how much, and the likely
     cause."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on: names the clip and the step; what was learnt before is saved."""

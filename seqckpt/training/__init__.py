@@ -1,1 +1,31 @@
-"""TODO package line."""
+"""Training a video model: steps, epochs, snapshots, and the results of a run. Takes plain arguments, no config."""
+
+from __future__ import annotations
+
+from seqckpt.training.class_weights import inverse_frequency
+from seqckpt.training.evaluation import VideoPrediction, predict_videos, score
+from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
+from seqckpt.training.optimiser import build_adamw, learning_rate_factor
+from seqckpt.training.results import draw_curves, write_results
+from seqckpt.training.run_directory import choose_run_path, open_run_directory
+from seqckpt.training.snapshot import load_snapshot, save_snapshot
+from seqckpt.training.trainer import Trainer, TrainSettings
+
+__all__ = [
+    "InterruptFlag",
+    "TrainSettings",
+    "Trainer",
+    "VideoPrediction",
+    "build_adamw",
+    "catch_interrupt",
+    "choose_run_path",
+    "draw_curves",
+    "inverse_frequency",
+    "learning_rate_factor",
+    "load_snapshot",
+    "open_run_directory",
+    "predict_videos",
+    "save_snapshot",
+    "score",
+    "write_results",
+]

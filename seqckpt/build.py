@@ -1,0 +1,184 @@
+"""From a configuration to objects: the only file that knows both.
+
+config.data  -> videos of each split          config.model, config.memory -> VideoModel
+config.train -> device, optimiser, settings, class weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from seqckpt.config import Config, DataConfig, ModelConfig, sample_root
+from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
+from seqckpt.data import (
+    SAMPLE_SPLIT,
+    Clip,
+    Video,
+    count_classes,
+    cut_clips,
+    list_video_ids,
+    make_sample,
+    parse_split,
+    read_cholec80,
+)
+from seqckpt.errors import ConfigError
+from seqckpt.models import (
+    FrameTransform,
+    NoRecurrence,
+    PerFrame,
+    PlainLoss,
+    VideoModel,
+    apply_batch_norm_policy,
+    build_encoder,
+    list_encoders,
+)
+from seqckpt.training import TrainSettings, build_adamw, inverse_frequency
+
+__all__ = [
+    "Videos",
+    "build_model",
+    "build_optimiser",
+    "build_settings",
+    "build_videos",
+    "find_unusable_names",
+    "set_class_weights",
+]
+
+_SAMPLE_SEED = 0
+_RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+
+
+@dataclass(frozen=True)
+class Videos:
+    """The videos of each split."""
+
+    train: list[Video]
+    val: list[Video]
+    test: list[Video]
+
+    def clips(self, clip_length: int) -> list[Clip]:
+        """Cut the training videos into clips."""
+        return cut_clips(self.train, clip_length)
+
+
+def find_unusable_names(config: Config) -> Iterator[str]:
+    """Yield what is wrong with names that only the models and this machine know, for `load_config`."""
+    known = list_encoders()
+    if config.model.encoder not in known:
+        try:
+            build_encoder(config.model.encoder)
+        except ValueError as error:
+            yield f"model.encoder: {error}"
+    try:
+        choose_device(config.train.device)
+    except ConfigError as error:
+        yield str(error)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of that name; "auto" is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"train.device={name}: expected auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"train.device={name}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu")
+    return device
+
+
+def build_model(config: Config) -> VideoModel:
+    """Build the model with the first weights that `train.seed` gives, the same with and without `memory.enabled`."""
+    torch.manual_seed(config.train.seed)
+    encoder = _build_encoder(config.model)
+    rnn, hidden_size = _build_rnn(config.model, encoder.num_features)
+    decoder = nn.Linear(hidden_size, len(config.data.phase_names))
+    criterion = nn.CrossEntropyLoss(ignore_index=-100)
+    transform, memory = FrameTransform(), config.memory
+    if not memory.enabled:
+        return VideoModel(PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion))
+    return VideoModel(
+        ChunkedEncoder(encoder, memory.chunk_size, transform=transform),
+        rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, memory.segment_length),
+        SegmentedLoss(decoder, criterion, memory.segment_length),
+    )
+
+
+def build_videos(data: DataConfig) -> Videos:
+    """Read the videos of each split; the sample data is made first, if it is asked for and absent."""
+    root = Path(data.root)
+    is_sample = root == sample_root()
+    if is_sample and not root.exists():
+        make_sample(root, seed=_SAMPLE_SEED)
+    split = {name: entries for name, entries in vars(data.split).items() if entries is not None}
+    ids = parse_split(_choose_split(split, is_sample=is_sample), list_video_ids(root))
+    videos = read_cholec80(
+        root,
+        [video_id for part in ids.values() for video_id in part],
+        phase_names=data.phase_names,
+        fps=data.fps,
+        image_size=data.image_size,
+        cache_dir=data.cache_dir,
+    )
+    by_id = {video.video_id: video for video in videos}
+    return Videos(**{name: [by_id[video_id] for video_id in part] for name, part in ids.items()})
+
+
+def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, num_phases: int) -> None:
+    """Weigh the phases in the model's loss by the rule `none` or `inverse_frequency` over the training videos."""
+    if rule == "inverse_frequency":
+        weights = inverse_frequency(count_classes(videos, num_phases))
+        model.head.get_submodule("criterion").weight = weights
+
+
+def build_optimiser(model: VideoModel, config: Config) -> torch.optim.AdamW:
+    """Build AdamW over the model's trainable parameters."""
+    return build_adamw(model, lr=config.train.lr, weight_decay=config.train.weight_decay)
+
+
+def build_settings(config: Config) -> TrainSettings:
+    """Collect the plain numbers that the trainer needs."""
+    train = config.train
+    return TrainSettings(
+        num_epochs=train.epochs,
+        batch_size=train.batch_size,
+        lr=train.lr,
+        warmup=train.warmup,
+        clip_norm=train.clip_norm,
+        seed=train.seed,
+        validation_window=config.data.clip_length,
+        num_workers=config.data.num_workers,
+    )
+
+
+def _choose_split(given: Mapping[str, Sequence[str | int]], *, is_sample: bool) -> Mapping[str, Sequence[str | int]]:
+    if not given and is_sample:
+        return SAMPLE_SPLIT
+    missing = [f"data.split.{name}" for name in ("train", "val", "test") if name not in given]
+    if missing:
+        raise ConfigError(f"{', '.join(missing)}: missing; say which videos are for what, as in data.split.test=[9-12]")
+    return given
+
+
+def _build_encoder(model: ModelConfig) -> nn.Module:
+    encoder = build_encoder(model.encoder, weights=model.weights)
+    apply_batch_norm_policy(encoder, model.batch_norm)
+    return encoder
+
+
+def _build_rnn(model: ModelConfig, num_features: int) -> tuple[nn.Module, int]:
+    """Return the network over time and the size of what it gives for each frame."""
+    if model.rnn == "none":
+        return NoRecurrence(), num_features
+    rnn = _RECURRENT[model.rnn](
+        num_features, model.hidden_size, model.num_layers, batch_first=True, dropout=model.dropout
+    )
+    return rnn, model.hidden_size

@@ -1,0 +1,65 @@
+"""Predicting the phases of whole videos, and scoring the predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqckpt.data import Video
+from seqckpt.metrics import VideoScores, video_scores
+from seqckpt.models import VideoModel
+
+__all__ = ["VideoPrediction", "predict_videos", "score"]
+
+
+@dataclass(frozen=True)
+class VideoPrediction:
+    """One video's frames: time in seconds, true phase (-100: no label), predicted phase and its probability, (T,)."""
+
+    video_id: str
+    seconds: NDArray[np.float64]
+    truth: NDArray[np.int64]
+    prediction: NDArray[np.int64]
+    probability: NDArray[np.float32]
+
+
+def predict_videos(model: VideoModel, videos: Sequence[Video], *, window: int) -> list[VideoPrediction]:
+    """Predict every frame of the videos, one video after the other, in eval mode; the model's mode is put back.
+
+    A video goes through in windows of that many frames, the recurrent state handed on from one to the next: the same
+    as the whole video at once, while only a window's frames are in memory.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return [_predict(model, video, window) for video in videos]
+    finally:
+        model.train(was_training)
+
+
+def score(predictions: Sequence[VideoPrediction], num_phases: int) -> VideoScores:
+    """Score predictions under the protocol `video`."""
+    truths = [entry.truth for entry in predictions]
+    return video_scores(truths, [entry.prediction for entry in predictions], num_phases)
+
+
+def _predict(model: VideoModel, video: Video, window: int) -> VideoPrediction:
+    state: Any = None
+    parts = []
+    for start in range(0, len(video.frames), window):
+        (logits,), state = model.predict([video.frames[start : min(start + window, len(video.frames))]], state)
+        parts.append(logits.float().cpu())
+    probability, prediction = torch.cat(parts).softmax(dim=-1).max(dim=-1)
+    return VideoPrediction(
+        video_id=video.video_id,
+        seconds=video.seconds,
+        truth=video.phases.numpy(),
+        prediction=prediction.numpy(),
+        probability=probability.numpy(),
+    )

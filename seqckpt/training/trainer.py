@@ -1,0 +1,277 @@
+"""The training loop: steps over clips, epochs with validation, a snapshot after each.
+
+    for each epoch:  for each batch of clips:  loss = model(frames, targets);  loss.backward();  optimiser.step()
+                     validate;  save last.pt, and best.pt if it is the best so far;  write metrics.csv
+
+A step is exact over its clips; what the model does to save memory is its own affair. Nothing that is logged or saved
+holds a graph: losses are Python floats as soon as a step is over.
+"""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from tqdm import tqdm
+
+from seqckpt.data import Clip, Video, clip_loader
+from seqckpt.errors import TrainingError
+from seqckpt.memory import PeakMeter
+from seqckpt.models import VideoModel
+from seqckpt.training.evaluation import predict_videos, score
+from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
+from seqckpt.training.optimiser import learning_rate_factor
+from seqckpt.training.results import write_table
+from seqckpt.training.snapshot import load_snapshot, save_snapshot
+from seqckpt.units import format_bytes
+
+__all__ = ["Progress", "TrainSettings", "Trainer"]
+
+_STEP_COLUMNS = ("step", "epoch", "loss", "lr", "gradient_norm", "frames_per_second", "peak_memory_bytes")
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """How to train; `lr` is the highest learning rate, `warmup` the share of steps in which it rises to that."""
+
+    num_epochs: int
+    batch_size: int
+    lr: float
+    warmup: float
+    clip_norm: float | None
+    seed: int
+    validation_window: int
+    num_workers: int = 0
+
+
+@dataclass
+class Totals:
+    """What adds up over steps; frames are counted as labelled where the loss counts them."""
+
+    loss: float = 0.0
+    num_labelled: int = 0
+    num_right: int = 0
+    num_frames: int = 0
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+    def add(self, other: Totals) -> None:
+        """Take in one step's numbers."""
+        for name in ("loss", "num_labelled", "num_right", "num_frames", "seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+
+
+@dataclass
+class Progress:
+    """Where a run stands: plain data, part of every snapshot. `epoch` counts the finished ones."""
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0
+    best_epoch: int | None = None
+    best_accuracy: float | None = None
+    records: list[dict[str, Any]] = field(default_factory=list)
+    of_epoch: Totals = field(default_factory=Totals)
+    of_run: Totals = field(default_factory=Totals)
+
+
+class Trainer:
+    """Train `model` on clips and write into `folder`: last.pt, best.pt, metrics.csv (epochs) and steps.csv (steps).
+
+    `extra` is saved in every snapshot (names of the phases, the config's text). `print_line` takes the line that is
+    written after each epoch.
+    """
+
+    def __init__(
+        self,
+        model: VideoModel,
+        optimiser: Optimizer,
+        settings: TrainSettings,
+        *,
+        folder: Path,
+        num_phases: int,
+        extra: Mapping[str, Any],
+        print_line: Callable[[str], object] = tqdm.write,
+    ) -> None:
+        self.model = model
+        self.optimiser = optimiser
+        self.settings = settings
+        self.folder = folder
+        self.num_phases = num_phases
+        self.extra = dict(extra)
+        self.print_line = print_line
+        self.device = next(model.parameters()).device
+        self.progress = Progress()
+        self.meter = PeakMeter(self.device)
+        self._predicted: list[Tensor] = []
+        model.head.collect = lambda logits: self._predicted.append(logits.argmax(dim=-1).cpu())
+
+    def fit(self, clips: Sequence[Clip], val_videos: Sequence[Video]) -> None:
+        """Train to the last epoch.
+
+        After a first Ctrl-C the step in progress is finished and last.pt saved; then KeyboardInterrupt is raised.
+        Raises TrainingError, with the clip named, where a loss or a gradient is not finite.
+        """
+        with catch_interrupt() as interrupted:
+            while self.progress.epoch < self.settings.num_epochs:
+                self._train_epoch(clips, interrupted)
+                if not interrupted:
+                    self._finish_epoch(val_videos)
+                if interrupted:
+                    self.save("last.pt")
+                    raise KeyboardInterrupt
+
+    def save(self, name: str) -> None:
+        """Save everything that a run consists of as a snapshot in the folder."""
+        state = {
+            "model": self.model.state_dict(),
+            "optimiser": self.optimiser.state_dict(),
+            "progress": asdict(self.progress),
+            "random_state": torch.get_rng_state(),
+            **self.extra,
+        }
+        save_snapshot(self.folder / name, state)
+
+    def load_best(self) -> None:
+        """Give the model the weights of the best epoch; those of the last stay where no epoch could be validated."""
+        if self.progress.best_epoch is not None:
+            self.model.load_state_dict(load_snapshot(self.folder / "best.pt", device=self.device)["model"])
+
+    def _train_epoch(self, clips: Sequence[Clip], interrupted: InterruptFlag) -> None:
+        settings, progress = self.settings, self.progress
+        batches = clip_loader(
+            clips,
+            batch_size=settings.batch_size,
+            seed=settings.seed,
+            epoch=progress.epoch,
+            shuffle=True,
+            num_workers=settings.num_workers,
+        )
+        num_batches = -(-len(clips) // settings.batch_size)
+        title = f"epoch {progress.epoch + 1}/{settings.num_epochs}"
+        with (
+            open(self.folder / "steps.csv", "a", newline="") as file,
+            tqdm(total=num_batches, desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
+        ):
+            table = csv.DictWriter(file, fieldnames=_STEP_COLUMNS, lineterminator="\n")
+            if progress.step == 0:
+                table.writeheader()
+            for batch in batches:
+                row = self._step(batch, num_batches * settings.num_epochs)
+                table.writerow(row)
+                bar.set_postfix_str(_describe_step(row), refresh=False)
+                bar.update()
+                if interrupted:
+                    break
+
+    def _step(self, clips: Sequence[Clip], num_steps: int) -> dict[str, Any]:
+        """Do one optimiser step over whole clips, and return its row for steps.csv."""
+        progress, started = self.progress, time.perf_counter()
+        self.meter.start()
+        self.model.train()
+        self._predicted.clear()
+        lr = self.settings.lr * learning_rate_factor(progress.step, num_steps, warmup=self.settings.warmup)
+        for group in self.optimiser.param_groups:
+            group["lr"] = lr
+
+        targets = [clip.targets for clip in clips]
+        loss, _ = self.model([clip.frames for clip in clips], targets)
+        loss_value = loss.item()
+        self._check_finite("loss", loss_value, clips)
+        loss.backward()
+        norm = self._clip_gradients()
+        self._check_finite("gradient", norm, clips)
+        self.optimiser.step()
+        self.optimiser.zero_grad(set_to_none=True)
+
+        progress.step += 1
+        progress.step_in_epoch += 1
+        peak_bytes = self.meter.read()
+        step = self._count(targets, loss_value)
+        step.seconds, step.peak_bytes = time.perf_counter() - started, peak_bytes or 0
+        progress.of_epoch.add(step)
+        progress.of_run.add(step)
+        speed = step.num_frames / step.seconds
+        values = (progress.step, progress.epoch + 1, loss_value, lr, norm, speed, peak_bytes)
+        return dict(zip(_STEP_COLUMNS, values, strict=True))
+
+    def _count(self, targets: Sequence[Tensor], loss: float) -> Totals:
+        predicted = torch.cat(self._predicted, dim=1)
+        num_labelled = sum(int((target >= 0).sum()) for target in targets)
+        return Totals(
+            loss=loss * num_labelled,
+            num_labelled=num_labelled,
+            num_right=sum(
+                int((row[: len(target)] == target).sum()) for row, target in zip(predicted, targets, strict=True)
+            ),
+            num_frames=sum(len(target) for target in targets),
+        )
+
+    def _clip_gradients(self) -> float:
+        limit = float("inf") if self.settings.clip_norm is None else self.settings.clip_norm
+        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+
+    def _check_finite(self, what: str, value: float, clips: Sequence[Clip]) -> None:
+        if value - value != 0:  # nan or infinite
+            names = ", ".join(f"{clip.video.video_id} frames {clip.start} to {clip.stop}" for clip in clips)
+            raise TrainingError(
+                f"the {what} became {value} in step {self.progress.step + 1} (epoch {self.progress.epoch + 1}), on "
+                f"{names}. Lower train.lr or train.clip_norm; snapshots of finished epochs are in {self.folder}"
+            )
+
+    def _finish_epoch(self, val_videos: Sequence[Video]) -> None:
+        """Validate, save and report."""
+        progress, totals = self.progress, self.progress.of_epoch
+        predictions = predict_videos(self.model, val_videos, window=self.settings.validation_window)
+        accuracy = score(predictions, self.num_phases).accuracy_mean
+        progress.epoch += 1
+        progress.step_in_epoch = 0
+        # An undefined accuracy (no label anywhere) is never the best; of equal ones the later is.
+        is_best = accuracy >= (0.0 if progress.best_accuracy is None else progress.best_accuracy)
+        if is_best:
+            progress.best_epoch, progress.best_accuracy = progress.epoch, accuracy
+        record = {
+            "epoch": progress.epoch,
+            "step": progress.step,
+            "train_loss": totals.loss / max(1, totals.num_labelled),
+            "train_accuracy": totals.num_right / max(1, totals.num_labelled),
+            "val_accuracy": accuracy,
+            "lr": self.optimiser.param_groups[0]["lr"],
+            "frames_per_second": totals.num_frames / totals.seconds,
+            "peak_memory_bytes": totals.peak_bytes or None,
+        }
+        progress.records.append(record)
+        progress.of_epoch = Totals()
+        if is_best:
+            self.save("best.pt")
+        self.save("last.pt")
+        write_table(self.folder / "metrics.csv", progress.records)
+        self.print_line(_describe_epoch(record, self.settings.num_epochs, is_best=is_best))
+
+
+def _describe_step(row: Mapping[str, Any]) -> str:
+    return f"loss={row['loss']:.3f}, {row['frames_per_second']:.0f} frames/s, peak {_bytes(row['peak_memory_bytes'])}"
+
+
+def _describe_epoch(record: Mapping[str, Any], num_epochs: int, *, is_best: bool) -> str:
+    parts = [
+        f"epoch {record['epoch']:>{len(str(num_epochs))}}/{num_epochs}",
+        f"loss {record['train_loss']:.4f}",
+        f"train accuracy {record['train_accuracy']:.3f}",
+        f"val accuracy {record['val_accuracy']:.3f}{' (best)' if is_best else '       '}",
+        f"{record['frames_per_second']:.0f} frames/s",
+        f"peak {_bytes(record['peak_memory_bytes'])}",
+    ]
+    return "  ".join(parts)
+
+
+def _bytes(num_bytes: int | None) -> str:
+    return "unknown" if num_bytes is None else format_bytes(num_bytes)

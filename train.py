@@ -1,0 +1,8 @@
+"""Train from a configuration: `python train.py config=surgical_video.yaml`; the same as `seqckpt train ...`."""
+
+import sys
+
+from seqckpt.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))
