@@ -1,0 +1,131 @@
+# ruff: noqa: RUF009 - every default is declared by _key, which returns a dataclasses.field
+"""Every key of a run's configuration with its type, default, meaning and range: one line of a dataclass each.
+
+This is the only place where a key is described: types, ranges, `--help` and the messages come from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "DEFAULT_ROOT",
+    "Config",
+    "DataConfig",
+    "MemoryConfig",
+    "ModelConfig",
+    "SplitConfig",
+    "TrainConfig",
+    "list_keys",
+]
+
+_PHASES = (
+    "Preparation",
+    "CalotTriangleDissection",
+    "ClippingCutting",
+    "GallbladderDissection",
+    "GallbladderPackaging",
+    "CleaningCoagulation",
+    "GallbladderRetraction",
+)
+DEFAULT_ROOT = "data/sample"
+
+
+def _key(
+    default: Any,
+    meaning: str,
+    *,
+    choices: Sequence[str] = (),
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+) -> Any:
+    """Declare one key: its default, what it means (for --help), and which values are possible."""
+    limits = {"of at least": at_least, "above": above, "of at most": at_most, "below": below}
+    metadata = {"meaning": meaning, "choices": choices, "limits": limits}
+    if isinstance(default, (list, tuple)):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class SplitConfig:
+    """Which videos are for what; all three null: the sample data's own split."""
+
+    train: list[Any] | None = _key(None, "videos to train on: ids or ranges, such as [1, 4-8, video12]")
+    val: list[Any] | None = _key(None, "videos to choose the best epoch by")
+    test: list[Any] | None = _key(None, "videos that the results are for")
+
+
+@dataclass
+class DataConfig:
+    root: str = _key(DEFAULT_ROOT, "data set in the Cholec80 layout; the default is the sample data, made when absent")
+    fps: float = _key(1.0, "frames sampled per second of video", above=0)
+    image_size: int = _key(64, "height and width that frames are resized to, in pixels", at_least=16)
+    clip_length: int = _key(500, "frames that one loss is computed over", at_least=1)
+    phase_names: list[str] = _key(_PHASES, "names of the phases, in the order of their ids")
+    cache_dir: str | None = _key(None, "folder for decoded frames; null: beside the data")
+    num_workers: int = _key(0, "processes that prepare clips; 0: none beside the main one", at_least=0)
+    split: SplitConfig = field(default_factory=SplitConfig)
+
+
+@dataclass
+class ModelConfig:
+    encoder: str = _key("small", "network per frame: small, or one of torchvision's, such as resnet18, convnext_tiny")
+    weights: str | None = _key(None, "encoder's first weights: null (random), DEFAULT (torchvision's), or a file")
+    batch_norm: str = _key("frozen", "what batch norm layers become", choices=("frozen", "group", "chunk"))
+    rnn: str = _key("lstm", "network over time; none: each frame by itself", choices=("lstm", "gru", "rnn", "none"))
+    hidden_size: int = _key(128, "size of the hidden state of lstm, gru, rnn", at_least=1)
+    num_layers: int = _key(1, "layers of lstm, gru, rnn", at_least=1)
+    dropout: float = _key(0.0, "dropout between the layers of lstm, gru, rnn", at_least=0, below=1)
+
+
+@dataclass
+class MemoryConfig:
+    enabled: bool = _key(True, "true: chunks and segments, recomputed in backward; false: the plain run")
+    chunk_size: int = _key(25, "frames that go through the encoder at once", at_least=1)
+    segment_length: int = _key(50, "time steps of the recurrent network between two stored states", at_least=1)
+
+
+@dataclass
+class TrainConfig:
+    epochs: int = _key(20, "times that every training clip is seen", at_least=1)
+    batch_size: int = _key(1, "clips per step", at_least=1)
+    lr: float = _key(1e-3, "highest learning rate of AdamW", above=0)
+    warmup: float = _key(0.05, "share of all steps in which the learning rate rises", at_least=0, below=1)
+    weight_decay: float = _key(0.01, "decoupled weight decay of matrices and kernels", at_least=0)
+    clip_norm: float | None = _key(1.0, "longest gradient (2-norm over all parameters); null: no limit", above=0)
+    class_weights: str = _key("none", "weights of phases in the loss", choices=("none", "inverse_frequency"))
+    seed: int = _key(0, "first weights, order of clips and dropout follow from it", at_least=0)
+    device: str = _key("auto", "auto, cpu, cuda or cuda:N")
+
+
+@dataclass
+class Config:
+    """A whole run. The sections are read by `seqckpt.build`."""
+
+    run: str | None = _key(None, "name of the results' folder in runs/; null: the config's name with date and time")
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+
+
+def list_keys() -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+    """Yield every key with its declaration, its type resolved."""
+
+    def walk(section: type, prefix: str) -> Iterator[tuple[str, dataclasses.Field[Any]]]:
+        hints = typing.get_type_hints(section)
+        for entry in dataclasses.fields(section):
+            entry.type = hints[entry.name]
+            if dataclasses.is_dataclass(entry.type):
+                yield from walk(typing.cast(type, entry.type), f"{prefix}{entry.name}.")
+            else:
+                yield f"{prefix}{entry.name}", entry
+
+    yield from walk(Config, "")
