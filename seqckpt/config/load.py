@@ -93,9 +93,7 @@ def _read(path: Path, arguments: Sequence[str], problems: list[str]) -> Iterator
         try:
             parsed = OmegaConf.to_container(OmegaConf.from_dotlist([text]), resolve=False)
         except (yaml.YAMLError, OmegaConfBaseException, ValueError):
-            problems.append(
-                f"{text} ({_COMMAND_LINE}): this is not valid YAML; quote values that hold any of [ ] {{ }} '"
-            )
+            problems.append(f"{text} ({_COMMAND_LINE}): the value is not valid YAML; quote [ ] {{ }} in it")
             continue
         yield _COMMAND_LINE, _keep_text(cast(dict[str, Any], parsed), key, value)
 
@@ -117,15 +115,14 @@ def _leaves(tree: Mapping[str, Any], source: str, problems: list[str], prefix: s
     for name, value in tree.items():
         key = f"{prefix}{name}"
         inside = [known for known in _KEYS if known.startswith(f"{key}.")]
-        if key in _KEYS:
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, source, problems, f"{key}.")
+        elif key in _KEYS:
             yield key, value
         elif not inside:
             near = nearest_key(key, _KEYS)
-            problems.append(
-                f"{key} ({source}): unknown key; {f'did you mean {near}?' if near else '--help lists them'}"
-            )
-        elif isinstance(value, Mapping):
-            yield from _leaves(value, source, problems, f"{key}.")
+            hint = f"did you mean {near}?" if near else "--help lists them"
+            problems.append(f"{key} ({source}): unknown key; {hint}")
         elif value is not None:  # a section of the file with every line commented out is None
             problems.append(f"{show_pair(key, value)} ({source}): a section, with the keys {', '.join(inside)}")
 
