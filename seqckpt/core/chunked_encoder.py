@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from seqckpt.core.closures import modules_of
+from seqckpt.core.closures import modules_of, trains
 from seqckpt.core.cuts import balanced_spans, check_length
 from seqckpt.core.replay import Loop, replay_loop
 from seqckpt.errors import ReplayError
@@ -61,8 +61,8 @@ class Keep:
     frozen: bool = True
 
     def __post_init__(self) -> None:
-        if self.depth < 0 or self.chunks < 1:
-            raise ValueError(f"Keep(depth={self.depth}, chunks={self.chunks}): expected depth >= 0 and chunks >= 1")
+        check_length(self.depth, "keep.depth", at_least=0)
+        check_length(self.chunks, "keep.chunks")
 
 
 class ChunkedEncoder(nn.Module):
@@ -141,6 +141,10 @@ class ChunkedEncoder(nn.Module):
         if isinstance(frames, Tensor) and lengths is None:
             if frames.dim() < 3:
                 raise ValueError(f"frames of shape {tuple(frames.shape)}: expected (B, T, ...), or a list of (t, ...)")
+            if 0 in frames.shape[:2]:
+                raise ValueError(
+                    f"frames of shape {tuple(frames.shape)}: expected one or more clips, none of them empty"
+                )
             features = self._encode(frames.flatten(0, 1))
             return tree_map(lambda rows: rows.unflatten(0, frames.shape[:2]), features)
         if isinstance(frames, Tensor):
@@ -163,8 +167,9 @@ class ChunkedEncoder(nn.Module):
     def _encode(self, rows: Tensor | _Rows) -> Any:
         """Features of rows of frames; (n, C, H, W) to (n, ...)."""
         spans = balanced_spans(len(rows), self.chunk_size)
-        trains = isinstance(rows, Tensor) and rows.requires_grad
-        frozen, forgotten, kept = self._parts(trains)
+        before_encoder = isinstance(rows, Tensor) and rows.requires_grad
+        before_encoder |= self.transform is not None and trains(self.transform)
+        frozen, forgotten, kept = self._parts(before_encoder)
         _refuse_unequal_sync_batch_norm(self.encoder, len(spans))
 
         def load(k: int, x: Any) -> Tensor:
@@ -186,11 +191,11 @@ class ChunkedEncoder(nn.Module):
         )
         return replay_loop(loop, (rows,) if isinstance(rows, Tensor) else (), None)[0]
 
-    def _parts(self, frames_require_grad: bool) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
+    def _parts(self, trains_before: bool) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
         """The encoder's stages: frozen ones in front, those to be replayed, those whose graph is kept."""
         stages = _stages(self.encoder)
         num_frozen = 0
-        if self.keep.frozen and not frames_require_grad:
+        if self.keep.frozen and not trains_before:
             trained = [any(p.requires_grad for p in stage.parameters()) for stage in stages]
             num_frozen = trained.index(True) if True in trained else 0
             if not any(True for stage in stages[:num_frozen] for _ in stage.parameters()):
@@ -218,7 +223,7 @@ class _Rows:
 
     def __init__(self, sources: Sequence[FrameSource]) -> None:
         self.sources = sources
-        self.versions = [source._version if isinstance(source, Tensor) else None for source in sources]
+        self.versions = [_version(source) for source in sources]
         self.ends = torch.tensor([len(source) for source in sources]).cumsum(0).tolist()
 
     def __len__(self) -> int:
@@ -229,13 +234,17 @@ class _Rows:
         for source, version, end in zip(self.sources, self.versions, self.ends, strict=True):
             a, b = max(start, first), min(stop, end)
             if a < b:
-                if isinstance(source, Tensor) and source._version != version:
+                if _version(source) != version:
                     raise ReplayError(
                         "frames were changed in place between forward and backward, and the replay needs them"
                     )
                 parts.append(source[a - first : b - first])
             first = end
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+        return torch.cat(parts)  # a copy: a first layer in place must not write into the caller's frames
+
+
+def _version(source: FrameSource) -> int | None:
+    return source._version if isinstance(source, Tensor) and not source.is_inference() else None
 
 
 def _check_lengths(lengths: Any, frames: Tensor) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which modules a function uses, as far as the function shows it."""
+"""Which modules and trainable tensors a function uses, as far as the function shows it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["modules_of"]
+__all__ = ["modules_of", "trains"]
 
 
 def modules_of(function: Callable[..., Any]) -> list[nn.Module]:
@@ -25,8 +25,21 @@ def modules_of(function: Callable[..., Any]) -> list[nn.Module]:
     return list(found.values())
 
 
+def trains(function: Callable[..., Any]) -> bool:
+    """Whether a callable is, holds or closes over anything trainable: a module's parameter, or a tensor by itself.
+
+    >>> import torch
+    >>> trains(nn.Linear(2, 2)), trains(nn.ReLU()), trains(partial(torch.add, torch.ones(1, requires_grad=True)))
+    (True, False, True)
+    """
+    return any(
+        value.requires_grad if isinstance(value, Tensor) else any(p.requires_grad for p in value.parameters())
+        for value in _reachable(function)
+    )
+
+
 def _reachable(value: Any, depth: int = 3) -> Iterator[Any]:
-    if isinstance(value, nn.Module):
+    if isinstance(value, (nn.Module, Tensor)):
         yield value
     elif depth == 0:
         return

@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["SplitCriterion", "TemporalSmoothing", "split_criterion"]
+from seqckpt.core.surroundings import is_replaying
+
+__all__ = ["SplitCriterion", "TemporalSmoothing", "as_modules", "split_criterion"]
 
 _FUNCTIONS: dict[Any, Callable[[], nn.Module]] = {
     F.cross_entropy: nn.CrossEntropyLoss,
@@ -34,7 +36,7 @@ class SplitCriterion:
     """
 
     def __init__(self, criterion: Any) -> None:
-        criterion = _FUNCTIONS[criterion]() if criterion in _FUNCTIONS else criterion
+        criterion = as_modules(criterion)
         self.reduction = getattr(criterion, "reduction", None)
         if self.reduction not in ("mean", "sum"):
             raise TypeError(
@@ -46,16 +48,19 @@ class SplitCriterion:
         self.num_previous = int(getattr(criterion, "num_previous", 0))
         self.elementwise = copy.copy(criterion)
         self.elementwise.reduction = "none"
-        self.class_last = type(criterion) in (nn.CrossEntropyLoss, nn.NLLLoss)
-        self.trusted = type(criterion).__module__.startswith(("torch.nn.", __name__))
+        forward = getattr(type(criterion), "forward", None)
+        self.class_last = forward in (nn.CrossEntropyLoss.forward, nn.NLLLoss.forward)
+        self.trusted = getattr(forward, "__module__", "").startswith(("torch.nn.", __name__))
 
-    def parts(self, logits: Any, targets: Any, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def parts(self, logits: Any, targets: Any, mask: Tensor | None, num_frames: int) -> tuple[Tensor, Tensor]:
+        """Sum and share of the normaliser of `num_frames` frames, counted over batch and time."""
         if isinstance(logits, Tensor) and logits.dtype in (torch.float16, torch.bfloat16):
             logits = logits.float()  # a softmax in half precision overflows
         if self.class_last:
             return self._cross_entropy(logits, targets, mask)
         elements = self.elementwise(logits, targets)
-        self._verify(elements, logits, targets)
+        if not self.trusted and not is_replaying():
+            self._verify(elements, logits, targets, num_frames)
         if mask is None:
             return elements.sum(), elements.new_tensor(elements.numel())
         weight = mask.to(elements.dtype).reshape(mask.shape + (1,) * (elements.dim() - mask.dim())).expand_as(elements)
@@ -79,20 +84,30 @@ class SplitCriterion:
             normaliser = criterion.weight[targets.masked_fill(~counted, 0)].masked_fill(~counted, 0).sum().detach()
         return self.elementwise(rows, targets).sum(), normaliser
 
-    def _verify(self, elements: Tensor, logits: Any, targets: Any) -> None:
-        """A criterion of the user's own: its mean (sum) must be that of its elements, or segments do not add up."""
-        if self.trusted:
-            return
+    def _verify(self, elements: Any, logits: Any, targets: Any, num_frames: int) -> None:
+        """A criterion of the user's own must have elements for every frame, and their mean (sum) must be its own."""
+        shape = tuple(elements.shape) if isinstance(elements, Tensor) else type(elements).__name__
+        if isinstance(shape, str) or not shape or (self.num_previous == 0 and elements.numel() % num_frames):
+            raise TypeError(
+                f'criterion {_name(self.criterion)} cannot be computed segment by segment: with reduction "none" it '
+                f"returned {shape} for {num_frames} frames; expected a tensor with one or more elements per frame"
+            )
         with torch.no_grad():
             own = self.criterion(logits, targets)
             sum_or_mean = elements.mean() if self.reduction == "mean" else elements.sum()
-        if not torch.allclose(own, sum_or_mean, rtol=1e-3, atol=1e-6, equal_nan=True):
+        if elements.numel() and not torch.allclose(own, sum_or_mean, rtol=1e-3, atol=1e-6, equal_nan=True):
             raise TypeError(
                 f"criterion {_name(self.criterion)} cannot be computed segment by segment: its {self.reduction} "
                 f"({float(own):.6g}) is not the {self.reduction} of its elements ({float(sum_or_mean):.6g}), so its "
                 'normaliser is not known. Use reduction="sum" and divide outside, or a criterion whose mean is plain'
             )
-        self.trusted = True
+
+    def mask_of(self, mask: Tensor | None) -> Tensor | None:
+        """A window's mask (B, T) for its elements: each counts if its frame and the previous ones it needs all do."""
+        if mask is None or self.num_previous == 0:
+            return mask
+        num_elements = max(mask.shape[1] - self.num_previous, 0)
+        return torch.stack([mask.narrow(1, i, num_elements) for i in range(self.num_previous + 1)]).all(0)
 
     def mean(self, total: Tensor, normaliser: Tensor) -> Tensor:
         if self.reduction == "sum":
@@ -107,6 +122,18 @@ def split_criterion(criterion: Any) -> list[tuple[str | None, SplitCriterion]]:
     if isinstance(criterion, (Sequence, nn.ModuleList)) and not isinstance(criterion, str):
         return [pair for inner in criterion for pair in split_criterion(inner)]
     return [(None, SplitCriterion(criterion))]
+
+
+def as_modules(criterion: Any) -> Any:
+    """The same criterion in a form that a module registers: its class weights and parameters belong to the model."""
+    if isinstance(criterion, Mapping):
+        named = {name: as_modules(inner) for name, inner in criterion.items()}
+        return nn.ModuleDict(named) if all(isinstance(module, nn.Module) for module in named.values()) else named
+    if isinstance(criterion, Sequence) and not isinstance(criterion, str):
+        modules = [as_modules(inner) for inner in criterion]
+        return nn.ModuleList(modules) if all(isinstance(module, nn.Module) for module in modules) else modules
+    known = next((make for function, make in _FUNCTIONS.items() if criterion is function), None)
+    return criterion if known is None else known()
 
 
 def _name(criterion: Any) -> str:

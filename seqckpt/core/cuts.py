@@ -9,12 +9,12 @@ from typing import Any
 __all__ = ["balanced_spans", "check_length", "check_levels", "fixed_spans"]
 
 
-def check_length(value: Any, name: str) -> int:
-    """A whole number of at least 1, or TypeError / ValueError naming the argument."""
+def check_length(value: Any, name: str, *, at_least: int = 1) -> int:
+    """A whole number of at least 1 (or `at_least`), or TypeError / ValueError naming the argument."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); expected a whole number of at least 1")
-    if (length := value.__index__()) < 1:
-        raise ValueError(f"{name} is {length}; expected a whole number of at least 1")
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); expected a whole number of at least {at_least}")
+    if (length := value.__index__()) < at_least:
+        raise ValueError(f"{name} is {length}; expected a whole number of at least {at_least}")
     return length
 
 

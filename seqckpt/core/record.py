@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from seqckpt.core.graph import GradientSums, find_leaves, newest_node
+from seqckpt.core.handover import HandOver
 from seqckpt.core.replay_check import ReplayComparison, replay_check_enabled
 from seqckpt.core.surroundings import (
     AutocastState,
@@ -76,6 +77,8 @@ class Record:
         self.kept: dict[int, _Graph] = {}  # whole graphs of the last pieces
         self.finishes: dict[int, _Graph] = {}  # graphs of `finish` of the others
         self.comparison = ReplayComparison() if loop.check or replay_check_enabled() else None
+        self.handover = HandOver(safe=loop.closed)
+        self.handover_to_finish = HandOver()
         self.search_replays = not loop.closed and not (loop.num_kept and loop.modules)
 
     # ---------------------------------------------------------------- first run
@@ -83,13 +86,13 @@ class Record:
     def first_run(self, k: int, piece: list[Any], state: Any) -> tuple[Any, Any]:
         """Run piece k and forget its activations, save where its graph is to be kept."""
         self.states.append(tree_map(_detached, state))
-        self.buffers.before_piece()
-        random_before = self.random.read()
         x = tree_unflatten(piece, self.inputs_spec)
         if self.loop.prepare is not None:
             with torch.no_grad():
-                x = self.loop.prepare(k, x)
+                x = self.loop.prepare(k, tree_unflatten(self.handover.of(piece), self.inputs_spec))
             self.prepared.append(x)
+        self.buffers.before_piece()  # a replay starts here: what `prepare` drew and changed is behind it
+        random_before = self.random.read()
         keep = k >= self.loop.num_pieces - self.loop.num_kept
         newest = newest_node()
         if keep or self.loop.first_run_with_grad:
@@ -100,8 +103,10 @@ class Record:
                 self.discover(graph, newest)
             y, state = graph.results()
         else:
+            flat, spec = tree_flatten((x, self.states[k]))
             with torch.no_grad():
-                y, state = self.loop.run(k, x, self.states[k], self.weights)
+                y, state = self.loop.run(k, *tree_unflatten(self.handover.of(flat), spec), self.weights)
+        self.handover.learn()
         if self.comparison is not None and not keep:
             self.comparison.remember(k, tree_flatten((y, state))[0])
         if self.loop.finish is not None and not keep:
@@ -124,7 +129,8 @@ class Record:
                 flat_state = [_leaf(t, _differentiable(t)) for t in flat_state]
             else:
                 flat_state = [_leaf(t, wanted) for t, wanted in zip(flat_state, self.differentiable_state, strict=True)]
-            x, state = tree_unflatten(flat_x, x_spec), tree_unflatten(flat_state, state_spec)
+            x = tree_unflatten(self.handover.of(flat_x), x_spec)
+            state = tree_unflatten(self.handover.of(flat_state), state_spec)
             y, new_state = self.loop.run(k, x, state, self.weights)
             if finish and self.loop.finish is not None:
                 y = self.loop.finish(k, y)
@@ -137,7 +143,9 @@ class Record:
         flat, spec = tree_flatten(y)
         flat = [_leaf(t, _differentiable(t)) for t in flat]
         with torch.enable_grad():
-            finished, finished_spec = tree_flatten(self.loop.finish(k, tree_unflatten(flat, spec)))
+            y = tree_unflatten(self.handover_to_finish.of(flat), spec)
+            finished, finished_spec = tree_flatten(self.loop.finish(k, y))
+        self.handover_to_finish.learn()
         return _Graph(flat, [], finished, [], finished_spec, tree_flatten(())[1])
 
     def discover(self, graph: _Graph, newest: int) -> None:

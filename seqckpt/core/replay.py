@@ -45,6 +45,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from seqckpt.core.handover import HandOver
 from seqckpt.core.record import Record, needs_grad
 from seqckpt.core.surroundings import is_replaying
 from seqckpt.errors import ReplayError
@@ -121,14 +122,16 @@ def replay_loop(loop: Loop, inputs: Any, state: Any) -> tuple[Any, Any]:
     flat_inputs, inputs_spec = tree_flatten(inputs)
     record = Record(loop, flat_inputs, inputs_spec, state) if _may_need_gradient(loop, flat_inputs, state) else None
     outputs = _Joined(loop)
+    handover = HandOver(safe=loop.closed)
     for k in range(loop.num_pieces):
         piece = [loop.cut(x, k) for x in flat_inputs]
         if record is None:
             with torch.no_grad():
-                x = tree_unflatten(piece, inputs_spec)
+                x = tree_unflatten(handover.of(piece), inputs_spec)
                 x = x if loop.prepare is None else loop.prepare(k, x)
                 y, state = loop.run(k, x, state, loop.weights)
                 y = y if loop.finish is None else loop.finish(k, y)
+                handover.learn()
         else:
             y, state = record.first_run(k, piece, state)
         outputs.put(k, y)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
 
 from seqckpt.core.chunked_encoder import ChunkedEncoder, Keep
+from seqckpt.core.cuts import check_length, check_levels
 from seqckpt.core.segmented_loss import SegmentedLoss
 from seqckpt.core.segmented_rnn import SegmentedRNN
 
@@ -29,13 +31,20 @@ class Schedule:
     """
 
     chunk_size: int
-    segment_length: int | tuple[int, ...]
+    segment_length: int | Sequence[int]
     loss_segment_length: int | None = None
     keep: Keep = field(default_factory=Keep)
 
+    def __post_init__(self) -> None:
+        check_length(self.chunk_size, "chunk_size")
+        levels = check_levels(self.segment_length, "segment_length")
+        object.__setattr__(self, "segment_length", levels if len(levels) > 1 else levels[0])
+        if self.loss_segment_length is not None:
+            check_length(self.loss_segment_length, "loss_segment_length")
+
     def apply(self, model: nn.Module) -> nn.Module:
         """Set this schedule on every ChunkedEncoder, SegmentedRNN and SegmentedLoss inside; ValueError without any."""
-        levels = self.segment_length if isinstance(self.segment_length, tuple) else (self.segment_length,)
+        levels = (self.segment_length,) if isinstance(self.segment_length, int) else tuple(self.segment_length)
         parts = [m for m in model.modules() if isinstance(m, (ChunkedEncoder, SegmentedRNN, SegmentedLoss))]
         if not parts:
             raise ValueError(f"{type(model).__name__} has no ChunkedEncoder, SegmentedRNN or SegmentedLoss to set")
@@ -51,14 +60,12 @@ class Schedule:
     def to_dict(self) -> dict[str, Any]:
         """Numbers, lists and dicts only."""
         data = asdict(self)
-        if isinstance(self.segment_length, tuple):
+        if not isinstance(self.segment_length, int):
             data["segment_length"] = list(self.segment_length)
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Schedule:
         values = dict(data)
-        if isinstance(values.get("segment_length"), list):
-            values["segment_length"] = tuple(values["segment_length"])
         values["keep"] = Keep(**values.get("keep", {}))
         return cls(**values)

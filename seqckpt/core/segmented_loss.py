@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten, tree_map
 
-from seqckpt.core.criteria import split_criterion
+from seqckpt.core.criteria import as_modules, split_criterion
 from seqckpt.core.cuts import check_length, fixed_spans
 from seqckpt.core.replay import Loop, is_replaying, replay_loop
 
@@ -66,12 +66,12 @@ class SegmentedLoss(nn.Module):
     ) -> None:
         super().__init__()
         self.decoder = decoder
-        self.criterion = nn.ModuleDict(criterion) if isinstance(criterion, dict) else criterion
+        self.criterion = as_modules(criterion)
         self.segment_length = segment_length
         self.collect = collect
         self.batch_first = batch_first
         self.check_replay = check_replay
-        split_criterion(criterion)  # refuse early what cannot be split
+        split_criterion(self.criterion)  # refuse early what cannot be split
 
     @property
     def segment_length(self) -> int:
@@ -85,15 +85,19 @@ class SegmentedLoss(nn.Module):
         return f"segment_length={self.segment_length}"
 
     def forward(self, hidden: Tensor | PackedSequence, targets: Any, mask: Tensor | None = None) -> Tensor:
+        parts = split_criterion(self.criterion)
+        num_previous = max((split.num_previous for _, split in parts), default=0)
         if isinstance(hidden, PackedSequence):
+            if num_previous:
+                raise ValueError(
+                    "neighbouring frames are not adjacent in a PackedSequence: hand in padded hidden, a mask"
+                )
             hidden, time_dim = hidden.data, 0
             targets = tree_map(_data, targets, is_leaf=_is_packed)
         else:
             time_dim = int(self.batch_first and hidden.dim() > 2)
         num_steps = hidden.shape[time_dim]
         _check_steps(num_steps, targets, mask, time_dim)
-        parts = split_criterion(self.criterion)
-        num_previous = max((split.num_previous for _, split in parts), default=0)
 
         def run(k: int, x: Any, state: Any, _: Any) -> tuple[Any, Any]:
             hidden, targets, mask = x
@@ -101,14 +105,17 @@ class SegmentedLoss(nn.Module):
             logits = self.decoder(hidden)
             if self.collect is not None and not is_replaying():
                 self.collect(tree_map(torch.Tensor.detach, logits))
-            extended = (logits, targets) if previous is None else _extend(previous, (logits, targets), time_dim)
+            now = (logits, targets) if mask is None else (logits, targets, mask)
+            extended = now if previous is None else _extend(previous, now, time_dim)
+            num_frames = hidden.shape[:2].numel() if hidden.dim() > 2 else len(hidden)
             new = []
             for name, split in parts:
-                skipped = 0 if previous is None else _length(previous, time_dim) - split.num_previous
-                seen, wanted = _from(extended, max(skipped, 0), time_dim) if split.num_previous else (logits, targets)
-                if name is not None:
-                    seen, wanted = seen[name], wanted[name]
-                new.append(split.parts(seen, wanted, mask if split.num_previous == 0 else None))
+                frames = now
+                if split.num_previous:
+                    skipped = 0 if previous is None else _length(previous, time_dim) - split.num_previous
+                    frames = _batch_first(_from(extended, max(skipped, 0), time_dim), time_dim, hidden.dim())
+                seen, wanted = frames[:2] if name is None else (frames[0][name], frames[1][name])
+                new.append(split.parts(seen, wanted, split.mask_of(*frames[2:] or (None,)), num_frames))
             if sums is not None:
                 new = [(a + total, b + share) for (a, b), (total, share) in zip(sums, new, strict=True)]
             if num_previous:
@@ -137,6 +144,13 @@ def _extend(before: Any, now: Any, dim: int) -> Any:
 
 def _from(frames: Any, start: int, dim: int) -> Any:
     return tree_map(lambda t: t.narrow(dim, start, t.shape[dim] - start), frames)
+
+
+def _batch_first(frames: Any, time_dim: int, hidden_dim: int) -> Any:
+    """Frames as (B, T, ...), for criteria that look at neighbours in time."""
+    if time_dim == 1:
+        return frames
+    return tree_map(lambda t: t.unsqueeze(0) if hidden_dim < 3 else t.transpose(0, 1), frames)
 
 
 def _is_packed(value: Any) -> bool:

@@ -107,7 +107,8 @@ def _measure(layers: list[Callable[..., Any]], x: Any) -> tuple[list[int], list[
     """Bytes that autograd saves in each layer, and bytes of each layer's input; buffers and random states stay."""
     owners = [module for layer in layers for module in modules_of(layer)]
     tensors = [t for t in tree_flatten(x)[0] if isinstance(t, Tensor)]
-    key = (tuple(map(id, layers)), tuple((t.shape, t.dtype, t.requires_grad) for t in tensors))
+    state = tuple((m.training, *(p.requires_grad for p in m.parameters())) for m in owners)
+    key = (tuple(map(id, layers)), state, tuple((t.shape, t.dtype, t.requires_grad) for t in tensors))
     cache = _measured.setdefault(owners[0], {}) if owners else {}
     if key not in cache:
         random = RandomStates(accelerators_of(tensors))
@@ -120,27 +121,37 @@ def _measure(layers: list[Callable[..., Any]], x: Any) -> tuple[list[int], list[
 
 
 def _saved_bytes(layers: list[Callable[..., Any]], x: Any, parameters: set[int]) -> tuple[list[int], list[int]]:
+    """Each storage counts once, in the layer that saves it first; parameters and the first input are there anyhow."""
     saved, between = [], []
+    known = set(_storages(x)) | parameters
     for layer in layers:
-        own = {t.untyped_storage().data_ptr() for t in tree_flatten(x)[0] if isinstance(t, Tensor)} | parameters
+        between.append(sum(_storages(x).values()))
         sizes: dict[int, int] = {}
 
-        def pack(tensor: Tensor, own: set[int] = own, sizes: dict[int, int] = sizes) -> Tensor:
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                sizes[storage.data_ptr()] = storage.nbytes()
+        def pack(tensor: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        between.append(sum(t.untyped_storage().nbytes() for t in tree_flatten(x)[0] if isinstance(t, Tensor)))
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            y = _run([layer], tree_map(_leaf, x))
-        saved.append(sum(sizes.values()) + between[-1])
+        with torch.enable_grad():
+            handed = tree_map(_inner, x)
+            copies = zip(_storages(handed), _storages(x), strict=True)
+            known |= {copy for copy, original in copies if original in known}
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+                y = _run([layer], handed)
+        saved.append(sum(size for storage, size in sizes.items() if storage not in known))
+        known = set(sizes) | parameters
         x = tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, y)
-        del y
+        del y, handed
     return saved, between
 
 
-def _leaf(value: Any) -> Any:
+def _storages(values: Any) -> dict[int, int]:
+    tensors = [t for t in tree_flatten(values)[0] if isinstance(t, Tensor)]
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+
+
+def _inner(value: Any) -> Any:
+    """A tensor in the middle of a graph, as a layer would get it: one that works in place may write into it."""
     if not isinstance(value, Tensor):
         return value
-    return value.detach().clone().requires_grad_(value.is_floating_point() or value.is_complex())
+    return value.detach().requires_grad_(value.is_floating_point() or value.is_complex()).clone()

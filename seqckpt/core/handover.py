@@ -1,0 +1,41 @@
+"""Tensors handed to a function that may change them in place, without harm to what is stored or to the caller's own.
+
+A first layer that works in place (`ReLU(inplace=True)`, `frames.sub_(mean)`) changes the tensor that its replay is to
+start from, and may not be run on a leaf of a graph at all. The plain run has neither difficulty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["HandOver"]
+
+
+class HandOver:
+    """Hands out copies where the function writes into what it gets, and the tensors themselves where it does not.
+
+    Which of both is learnt from the first call: `of(leaves)` before it gives copies, `learn()` after it looks whether
+    they were written to. Cost: one copy of the first piece; of every piece where the function does write. Under
+    inference mode, where tensors count no changes, every piece is copied. `safe`: known to write nothing.
+    """
+
+    def __init__(self, *, safe: bool = False) -> None:
+        self.copies: bool | None = False if safe else None
+        self.watched: list[Tensor] = []
+
+    def of(self, leaves: Sequence[Any]) -> list[Any]:
+        if self.copies is False:
+            return list(leaves)
+        handed = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        if self.copies is None:
+            self.watched += [leaf for leaf in handed if isinstance(leaf, Tensor)]
+        return handed
+
+    def learn(self) -> None:
+        if self.copies is None and not torch.is_inference_mode_enabled():
+            self.copies = any(tensor._version > 0 for tensor in self.watched)
+        self.watched = []
