@@ -105,7 +105,8 @@ class Record:
         else:
             flat, spec = tree_flatten((x, self.states[k]))
             with torch.no_grad():
-                y, state = self.loop.run(k, *tree_unflatten(self.handover.of(flat), spec), self.weights)
+                handed_x, handed_state = tree_unflatten(self.handover.of(flat), spec)
+                y, state = self.loop.run(k, handed_x, handed_state, self.weights)
         self.handover.learn()
         if self.comparison is not None and not keep:
             self.comparison.remember(k, tree_flatten((y, state))[0])
