@@ -1,1 +1,41 @@
-"""TODO package line."""
+"""Data sets as they lie on disk, turned into videos, clips and labels.
+
+    video files --video_file--> sampled frames --frame_cache--> FrameSource --+
+    annotation files --annotations--> label per video frame --cholec80--------+--> Video --clips--> Clip
+
+- `video_file`: which frame is shown when, and decoding just those that are wanted, resized on the way.
+- `frame_cache`: decoded frames on disk, uint8, one memory-mapped file per video; a FrameSource.
+- `annotations`: tables of text, strictly read. `cholec80`: a format, one function from a folder to Videos; another
+  format is another such file.
+- `videos`: Video and FrameSource, the one internal form. `splits`: which videos are for what. `clips`: what one loss
+  is computed over, and in which order.
+- `sample`, `sample_script`, `sample_scene`: synthetic surgeries in the layout of Cholec80.
+- `atomic`, `natural_order`: how files appear, and how names are sorted.
+
+Frames are uint8 (T, C, H, W), RGB, until they are inside the encoder's chunk. Whatever is wrong with the data is a
+DataError with file, line, what was read and what was expected.
+"""
+
+from seqckpt.data.cholec80 import PHASES, TOOLS, list_video_ids, read_cholec80
+from seqckpt.data.clips import Clip, clip_loader, cut_clips
+from seqckpt.data.sample import SAMPLE_SPLIT, make_sample, sample_per_frame_limit
+from seqckpt.data.splits import parse_split
+from seqckpt.data.videos import IGNORE_INDEX, FrameSource, Video, count_classes
+
+__all__ = [
+    "IGNORE_INDEX",
+    "PHASES",
+    "SAMPLE_SPLIT",
+    "TOOLS",
+    "Clip",
+    "FrameSource",
+    "Video",
+    "clip_loader",
+    "count_classes",
+    "cut_clips",
+    "list_video_ids",
+    "make_sample",
+    "parse_split",
+    "read_cholec80",
+    "sample_per_frame_limit",
+]

@@ -1,0 +1,205 @@
+"""Decoded frames on disk, so that a video is decoded once: in later epochs and runs frames come from a memory map.
+
+One file per video, image size and frame rate:
+
+    magic | length and CRC-32 of the header | header (JSON), padded | frames, uint8 (T, 3, height, width)
+
+The file's name holds a hash of what it was made from: the video's file name, size in bytes and time of last change
+(what make and rsync go by; hashing the content would read a hundred gigabytes at every start), the image size, the
+frame rate and the format's version. A changed video thus finds no cache and is decoded again; the same video in a moved
+folder finds it still. Damage is noticed by length and CRC when a cache is opened, which costs one read of the file (1 to
+3 GB/s from memory), and the cache is then made anew. Writing is atomic.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import logging
+import shutil
+import struct
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from seqckpt.data.atomic import new_file
+from seqckpt.data.video_file import choose_frames, index_video, read_frames, to_fraction
+from seqckpt.errors import DataError
+from seqckpt.units import format_bytes
+
+__all__ = ["CachedFrames", "CachedVideo", "cache_path", "cache_video"]
+
+_MAGIC = b"SEQCKPT1"
+_PREFIX = struct.Struct("<8sII")  # magic, length of the header, CRC-32 of the header
+_ALIGNMENT = 4096
+_READ_BYTES = 1 << 20
+
+_log = logging.getLogger(__name__)
+
+
+class CachedFrames:
+    """The frames of one cached video, a FrameSource: `source[a:b]` is a fresh uint8 tensor (b - a, 3, height, width).
+
+    Each read maps the file, copies the slice and lets go of the map, so that resident memory does not grow with what
+    has been read; it is safe in several threads and can be sent to other processes.
+    """
+
+    def __init__(self, path: Path, offset: int, shape: tuple[int, int, int, int]) -> None:
+        self.path, self.offset, self.shape = path, offset, shape
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"CachedFrames({str(self.path)!r}, shape={self.shape})"
+
+    def __getitem__(self, index: slice) -> Tensor:
+        if not isinstance(index, slice):
+            raise TypeError(f"frames are read by slice, such as frames[3:4]; got {index!r}")
+        start, stop, step = index.indices(len(self))
+        if step != 1:
+            raise ValueError(f"frames are read in a row; got a slice with step {step}")
+        frames = torch.empty((max(0, stop - start), *self.shape[1:]), dtype=torch.uint8)
+        if len(frames):
+            try:
+                stored = np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
+            except (OSError, ValueError) as error:
+                raise DataError(f"{self.path}: the frame cache is gone or cut short ({error}); start again") from error
+            frames.numpy()[...] = stored[start:stop]
+        return frames
+
+    def first(self, length: int) -> CachedFrames:
+        """Return the source of the first `length` frames only."""
+        return CachedFrames(self.path, self.offset, (min(length, len(self)), *self.shape[1:]))
+
+
+@dataclass(frozen=True, eq=False)
+class CachedVideo:
+    """A cached video: `frames` (T of them), `numbers` int64 (T,), which of the video's `num_frames` each of them is,
+    and how long the video lasts."""
+
+    frames: CachedFrames
+    numbers: NDArray[np.int64]
+    num_frames: int
+    duration_seconds: float
+
+
+def cache_video(path: Path, *, fps: float, image_size: tuple[int, int], cache_dir: Path) -> CachedVideo:
+    """Return a video's sampled frames from the cache, decoded into it first if they are not there, or damaged.
+
+    `fps` frames a second, resized to `image_size` (height, width). Memory: one frame. Raises DataError where the video
+    cannot be decoded or the cache cannot be written; what has been cached before stays usable.
+    """
+    place = cache_path(path, fps=fps, image_size=image_size, cache_dir=cache_dir)
+    if place.exists():
+        try:
+            return _open_cache(place)
+        except _Damaged as error:
+            _log.warning("the frame cache %s is damaged (%s): made anew", place, error)
+    try:
+        with new_file(place) as file:
+            _write_cache(file, path, fps, image_size)
+    except OSError as error:
+        raise _cannot_write(cache_dir, path, error) from error
+    return _open_cache(place, check_frames=False)
+
+
+def cache_path(path: Path, *, fps: float, image_size: tuple[int, int], cache_dir: Path) -> Path:
+    """Return where the cache of a video is or would be. Raises DataError where the video does not exist."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"{path} cannot be opened as a video: {error.strerror or error}") from error
+    source = [path.name, status.st_size, status.st_mtime_ns, str(to_fraction(fps)), *image_size, _MAGIC.decode()]
+    key = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
+    height, width = image_size
+    return cache_dir / f"{path.stem}-{width}x{height}-{fps:g}fps-{key}.frames"
+
+
+class _Damaged(Exception):
+    """A cache file that is not as it was written."""
+
+
+def _write_cache(file: BinaryIO, path: Path, fps: float, image_size: tuple[int, int]) -> None:
+    index = index_video(path)
+    numbers = choose_frames(index, fps)
+    header: dict[str, Any] = {
+        "shape": [len(numbers), 3, *image_size],
+        "crc32": "00000000",
+        "num_frames": len(index.stamps),
+        "duration_seconds": index.duration_seconds,
+        "numbers": numbers.tolist(),
+    }
+    file.write(_pack_header(header))
+    crc = 0
+    for row in read_frames(index, numbers, image_size=image_size):
+        crc = zlib.crc32(row, crc)
+        file.write(row)
+    header["crc32"] = f"{crc:08x}"
+    file.seek(0)
+    file.write(_pack_header(header))
+
+
+def _pack_header(header: dict[str, Any]) -> bytes:
+    text = json.dumps(header).encode()
+    packed = _PREFIX.pack(_MAGIC, len(text), zlib.crc32(text)) + text
+    return packed.ljust(-(-len(packed) // _ALIGNMENT) * _ALIGNMENT, b"\0")
+
+
+def _open_cache(place: Path, *, check_frames: bool = True) -> CachedVideo:
+    try:
+        with open(place, "rb") as file:
+            header = _read_header(file)
+            shape = tuple(header["shape"])
+            offset = len(_pack_header(header))
+            if place.stat().st_size != offset + int(np.prod(shape)):
+                raise _Damaged("its length is wrong")
+            if check_frames and _sum_up(file, offset) != int(header["crc32"], 16):
+                raise _Damaged("its frames have changed")
+    except OSError as error:
+        raise _Damaged(error.strerror or str(error)) from error
+    numbers = np.array(header["numbers"], np.int64)
+    return CachedVideo(CachedFrames(place, offset, shape), numbers, header["num_frames"], header["duration_seconds"])
+
+
+def _read_header(file: BinaryIO) -> dict[str, Any]:
+    prefix = file.read(_PREFIX.size)
+    if len(prefix) < _PREFIX.size:
+        raise _Damaged("it is cut short")
+    magic, length, crc = _PREFIX.unpack(prefix)
+    text = file.read(length) if magic == _MAGIC else b""
+    if magic != _MAGIC or zlib.crc32(text) != crc:
+        raise _Damaged("its header is wrong")
+    header: dict[str, Any] = json.loads(text)
+    return header
+
+
+def _sum_up(file: BinaryIO, offset: int) -> int:
+    crc = 0
+    file.seek(offset)
+    while block := file.read(_READ_BYTES):
+        crc = zlib.crc32(block, crc)
+    return crc
+
+
+def _cannot_write(cache_dir: Path, path: Path, error: OSError) -> DataError:
+    if error.errno == errno.ENOSPC:
+        room = "no space left on the device"
+        with contextlib.suppress(OSError):
+            room += f" ({format_bytes(shutil.disk_usage(cache_dir).free)} free)"
+        return DataError(
+            f"the frame cache of {path} cannot be written in {cache_dir}: {room}; videos that were finished stay "
+            "usable. Make room, sample fewer or smaller frames, or name another folder with cache_dir"
+        )
+    return DataError(
+        f"the frame cache of {path} cannot be written in {cache_dir}: {error.strerror or error}; "
+        "name a folder that can be written with cache_dir"
+    )

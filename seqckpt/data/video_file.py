@@ -1,0 +1,259 @@
+"""Video files read by presentation time stamp, through PyAV.
+
+Frame n of a sampled sequence is the frame shown at n / fps seconds, counted from when the first frame is shown: never
+"every 25th frame", since a video need not have 25 a second, nor a constant rate, nor start at 0. A first pass over the
+packets, without decoding, lists the time stamps of all frames (a container's own frame count is not to be trusted); a
+second one decodes. It seeks to a key frame where one lies between here and the next wanted frame, and lets the decoder
+drop unwanted frames that no other frame refers to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+from av.container import InputContainer
+from av.video.reformatter import Interpolation, VideoReformatter
+from av.video.stream import VideoStream
+from numpy.typing import NDArray
+
+from seqckpt.errors import DataError
+
+__all__ = ["VideoIndex", "choose_frames", "index_video", "read_frames", "to_fraction"]
+
+_ERRORS = (av.FFmpegError, OSError, ValueError, EOFError)
+
+
+@dataclass(frozen=True)
+class VideoIndex:
+    """The frames of a video file, in the order in which they are shown.
+
+    `stamps` int64 (K,), strictly rising, and `end`, when the last frame ends, are in units of `time_base` seconds;
+    `key_stamps` are those of the key frames. `height` and `width` are in pixels.
+    """
+
+    path: Path
+    stamps: NDArray[np.int64]
+    key_stamps: NDArray[np.int64]
+    end: int
+    time_base: Fraction
+    height: int
+    width: int
+
+    @property
+    def duration_seconds(self) -> float:
+        return float((self.end - int(self.stamps[0])) * self.time_base)
+
+
+def index_video(path: Path) -> VideoIndex:
+    """List the frames of a video without decoding them (a tenth of a second for five minutes of video).
+
+    Raises DataError, with path and reason, where the file is missing, empty, no video, or without a frame.
+    """
+    with _open(path) as (container, stream):
+        try:
+            packets = [
+                (packet.pts, packet.duration or 0, packet.is_keyframe)
+                for packet in container.demux(stream)
+                if packet.size and not packet.is_discard
+            ]
+        except _ERRORS as error:
+            raise DataError(f"{path} cannot be read to its end: {_reason(error)}") from error
+        if any(stamp is None for stamp, *_ in packets) or len({stamp for stamp, *_ in packets}) < len(packets):
+            packets = _decode_stamps(path)
+        if not packets or stream.time_base is None:
+            raise DataError(f"{path} holds no frames; expected a video")
+        packets.sort()
+        stamps = np.array([stamp for stamp, *_ in packets], np.int64)
+        last = packets[-1][1] or _usual_distance(stamps, stream)
+        keys = np.array([stamp for stamp, _, is_key in packets if is_key], np.int64)
+        size = stream.codec_context.height, stream.codec_context.width
+        return VideoIndex(path, stamps, keys, int(stamps[-1]) + last, stream.time_base, *size)
+
+
+def choose_frames(index: VideoIndex, fps: float) -> NDArray[np.int64]:
+    """Return which frame (its number, from 0) is shown at 0, 1 / fps, 2 / fps, ... seconds, as long as the video lasts.
+
+    Exact: in whole numbers. Time stamps are rounded to the container's unit (a 24 fps frame that belongs at 41.67 ms
+    says 42 in a file that counts milliseconds), hence so are the moments that they are compared with.
+    """
+    distance = 1 / (to_fraction(fps) * index.time_base)
+    num_samples = math.ceil((index.end - int(index.stamps[0]) + 1) / distance)
+    moments = [
+        (2 * n * distance.numerator + distance.denominator) // (2 * distance.denominator) for n in range(num_samples)
+    ]
+    since_start = index.stamps - index.stamps[0]
+    inside = [moment for moment in moments if moment < index.end - int(index.stamps[0])]
+    return np.searchsorted(since_start, np.array(inside, np.int64), side="right") - 1
+
+
+def read_frames(
+    index: VideoIndex, numbers: NDArray[np.int64], *, image_size: tuple[int, int]
+) -> Iterator[NDArray[np.uint8]]:
+    """Decode the frames of these numbers (rising, repeats allowed) as RGB, uint8 (3, height, width), one by one.
+
+    Resized by FFmpeg's swscale in the same pass that turns YUV into RGB, averaging areas when it shrinks: one pass in
+    C over the decoded planes, where a resize of tensors would first need the full-size RGB picture. The aspect ratio
+    is not kept. Raises DataError where a wanted frame cannot be decoded, with the second at which it is shown.
+    """
+    wanted = index.stamps[numbers]
+    num_read = 0
+    try:
+        for row in _decode(index, wanted, image_size, skip=True):
+            num_read += 1
+            yield row
+    except _NotDecoded:
+        yield from _decode_all(index, wanted[num_read:], image_size)
+
+
+def to_fraction(fps: float) -> Fraction:
+    """Return a frame rate as the fraction that is meant: 29.97 as 2997 / 100. Raises DataError if it is no rate."""
+    if not (math.isfinite(fps) and 0 < fps <= 1000):
+        raise DataError(f"fps is {fps}; expected a number above 0, at most 1000")
+    return Fraction(fps).limit_denominator(100_000)
+
+
+class _NotDecoded(Exception):
+    """A wanted frame did not come out of the decoder."""
+
+
+def _decode_all(index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, int]) -> Iterator[NDArray[np.uint8]]:
+    """Decode from the start and skip nothing: slow, and final in what cannot be decoded."""
+    try:
+        yield from _decode(index, wanted, size, skip=False)
+    except _NotDecoded as error:
+        stamp, reason = error.args
+        second = float((stamp - int(index.stamps[0])) * index.time_base)
+        raise DataError(
+            f"{index.path} is damaged: the frame shown at {second:.2f} s of {index.duration_seconds:.2f} s cannot be "
+            f"decoded ({reason}); repair the file, or leave the video out"
+        ) from error
+
+
+def _decode(
+    index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, int], *, skip: bool
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the frames with the wanted stamps; raise _NotDecoded(stamp, reason) at the first that does not come."""
+    position, wanted_set = 0, set(wanted.tolist())
+    reformatter = VideoReformatter()
+    with _open(index.path) as (container, stream):
+        while position < len(wanted):
+            target = int(wanted[position])
+            if skip:
+                _seek(container, stream, index, target)
+            for frame in _decode_packets(container, stream, wanted_set if skip else None, target):
+                if frame.pts is None or frame.pts < target:
+                    continue
+                if frame.pts > target or frame.is_corrupt:
+                    raise _NotDecoded(target, "it is missing" if frame.pts > target else "it is corrupt")
+                row = _resize(reformatter, frame, size)
+                while position < len(wanted) and wanted[position] == frame.pts:
+                    position += 1
+                    yield row
+                if position == len(wanted):
+                    return
+                target = int(wanted[position])
+                if skip and _key_before(index, target) > frame.pts:
+                    break  # a key frame lies between: seek
+            else:
+                raise _NotDecoded(target, "the stream ends before it")
+
+
+def _decode_packets(
+    container: InputContainer, stream: VideoStream, wanted: set[int] | None, target: int
+) -> Iterator[av.VideoFrame]:
+    """Yield frames in the order shown; with `wanted`, the decoder may drop others that nothing refers to."""
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+            if packet is None:
+                return
+            if wanted is not None:
+                keep = packet.size == 0 or packet.pts in wanted
+                stream.codec_context.skip_frame = "DEFAULT" if keep else "NONREF"
+            frames = packet.decode()
+        except _ERRORS as error:
+            raise _NotDecoded(target, _reason(error)) from error
+        for frame in frames:
+            assert isinstance(frame, av.VideoFrame)
+            yield frame
+
+
+def _seek(container: InputContainer, stream: VideoStream, index: VideoIndex, target: int) -> None:
+    key = _key_before(index, target)
+    if key > index.stamps[0]:
+        try:
+            container.seek(key, stream=stream, backward=True)
+        except _ERRORS as error:
+            raise _NotDecoded(target, _reason(error)) from error
+
+
+def _key_before(index: VideoIndex, stamp: int) -> int:
+    place = int(np.searchsorted(index.key_stamps, stamp, side="right")) - 1
+    return int(index.key_stamps[place]) if place >= 0 else int(index.stamps[0])
+
+
+def _resize(reformatter: VideoReformatter, frame: av.VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
+    height, width = size
+    shrinks = height < frame.height or width < frame.width
+    method = Interpolation.AREA if shrinks else Interpolation.BILINEAR
+    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method)
+    return np.ascontiguousarray(resized.to_ndarray().transpose(2, 0, 1))
+
+
+class _open:
+    """Context of an opened container and its first video stream; what goes wrong is a DataError with the path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.container: InputContainer | None = None
+
+    def __enter__(self) -> tuple[InputContainer, VideoStream]:
+        try:
+            if self.path.stat().st_size == 0:
+                raise DataError(f"{self.path} is empty (0 bytes); expected a video")
+            self.container = av.open(str(self.path))
+        except _ERRORS as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{self.path} cannot be opened as a video: {_reason(error)}") from error
+        if not self.container.streams.video:
+            self.container.close()
+            raise DataError(f"{self.path} holds no video stream; expected a video")
+        stream = self.container.streams.video[0]
+        stream.thread_type = "AUTO"
+        return self.container, stream
+
+    def __exit__(self, *_: object) -> None:
+        if self.container is not None:
+            self.container.close()
+
+
+def _decode_stamps(path: Path) -> list[tuple[int, int, bool]]:
+    """List (stamp, duration, is a key frame) by decoding, for containers whose packets lack time stamps."""
+    with _open(path) as (container, stream):
+        try:
+            frames = [(frame.pts, frame.duration or 0, bool(frame.key_frame)) for frame in container.decode(stream)]
+        except _ERRORS as error:
+            raise DataError(f"{path} cannot be decoded: {_reason(error)}") from error
+    stamps = [stamp for stamp, *_ in frames]
+    if None in stamps or len(set(stamps)) < len(stamps):
+        raise DataError(f"{path} has frames without a time stamp of their own; write it anew with ffmpeg, for instance")
+    return frames
+
+
+def _usual_distance(stamps: NDArray[np.int64], stream: VideoStream) -> int:
+    if len(stamps) > 1:
+        return int(np.median(np.diff(stamps)))
+    rate = stream.average_rate or stream.guessed_rate
+    return max(1, round(1 / (rate * stream.time_base))) if rate and stream.time_base else 1
+
+
+def _reason(error: BaseException) -> str:
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
