@@ -167,10 +167,11 @@ def test_the_top_level_is_as_fixed() -> None:
 
 
 def test_train_is_three_lines() -> None:
-    path = REPOSITORY / "train.py"
-    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    code = [line for line in lines if not line.startswith(("#", '"""'))]
-    assert len(code) <= 3, code
+    """And the guard that worker processes need: they import the file again."""
+    tree = ast.parse((REPOSITORY / "train.py").read_text(encoding="utf-8"))
+    lines = {node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt) and not isinstance(node, ast.If)}
+    docstring = {tree.body[0].lineno} if ast.get_docstring(tree) else set()
+    assert len(lines - docstring) <= 3, sorted(lines)
 
 
 BAD_EDGES = {

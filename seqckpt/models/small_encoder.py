@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from torch import nn
@@ -45,6 +46,6 @@ class SmallEncoder(nn.Sequential):
 def _stage(num_in: int, num_out: int, *, kernel_size: int = 3, stride: int = 2) -> nn.Sequential:
     return nn.Sequential(
         nn.Conv2d(num_in, num_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False),
-        nn.GroupNorm(max(1, num_out // 8), num_out),
+        nn.GroupNorm(math.gcd(num_out, max(1, num_out // 8)), num_out),
         nn.ReLU(inplace=True),
     )

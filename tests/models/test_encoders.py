@@ -13,7 +13,7 @@ from torch import nn
 from torchvision import models
 
 from seqckpt.errors import UsageError
-from seqckpt.models import build_encoder, list_encoders
+from seqckpt.models import SmallEncoder, build_encoder, list_encoders
 from seqckpt.models import weights as weights_module
 
 # One of each family, the smallest there is; its size of image, its number of features, some of its stages.
@@ -134,6 +134,7 @@ def test_small_encoder() -> None:
     # Each frame by itself: no batch norm in it. Another batch size rounds differently.
     torch.testing.assert_close(torch.cat([encoder(frame[None]) for frame in frames]), features, rtol=1e-4, atol=1e-5)
     assert encoder(torch.randn(1, 3, 16, 40)).shape == (1, 24)
+    assert SmallEncoder(5, width=11)(torch.randn(1, 3, 8, 8)).shape == (1, 5)
     assert list(encoder.state_dict()) == [key for key, _ in encoder.named_parameters()]
     with pytest.raises(UsageError, match="num_features=0"):
         build_encoder("small", num_features=0)
