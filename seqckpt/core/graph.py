@@ -81,7 +81,9 @@ class GradientSums:
             target.requires_grad_(False)
 
     def _collector(self, i: int) -> Any:
-        def collect(grad: Tensor) -> Tensor | None:
+        def collect(grad: Tensor | None) -> Tensor | None:
+            if grad is None:  # the graph reaches this weight, and no gradient does: c_n's loss and weight_hr, say
+                return None
             value = self.values[i]
             if value is None or grad.layout != torch.strided or value.layout != torch.strided:
                 self.values[i] = grad

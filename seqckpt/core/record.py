@@ -121,7 +121,7 @@ class Record:
 
     def graph_of(self, k: int, x: Any, state: Any, *, finish: bool) -> _Graph:
         """Run piece k in grad mode, from leaves of its own."""
-        with torch.enable_grad():
+        with torch.enable_grad(), self.autocast.own_casts():
             flat_x, x_spec = tree_flatten(x)
             if self.loop.prepare is None:
                 flat_x = [_leaf(t, wanted) for t, wanted in zip(flat_x, self.differentiable_inputs, strict=True)]
@@ -143,7 +143,7 @@ class Record:
         assert self.loop.finish is not None
         flat, spec = tree_flatten(y)
         flat = [_leaf(t, _differentiable(t)) for t in flat]
-        with torch.enable_grad():
+        with torch.enable_grad(), self.autocast.own_casts():
             y = tree_unflatten(self.handover_to_finish.of(flat), spec)
             finished, finished_spec = tree_flatten(self.loop.finish(k, y))
         self.handover_to_finish.learn()

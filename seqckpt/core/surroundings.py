@@ -102,6 +102,19 @@ class AutocastState:
             yield
 
 
+    @contextmanager
+    def own_casts(self) -> Iterator[None]:
+        """Casts of weights belong to the graph that is made inside: none is taken from, or left to, another graph."""
+        if not any(enabled for enabled, _ in self.settings.values()):
+            yield
+            return
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
+
+
 class ModeGuard:
     """The train/eval mode of every submodule at the time of the first run, for the replay to run in."""
 
