@@ -40,7 +40,7 @@ def read_phase_table(path: Path, names: Sequence[str]) -> NDArray[np.int64]:
     not 0, 1, 2, ... .
     """
     ids = {name: number for number, name in enumerate(names)}
-    phases = []
+    phases: list[int] = []
     for line, fields in _read_rows(path, ("Frame", "Phase"), free_text=True):
         frame = _parse_frame(path, line, fields[0])
         if frame != len(phases):
@@ -58,7 +58,7 @@ def read_tool_table(path: Path, columns: Sequence[str]) -> SpacedRows:
     2 s, ... for some s.
     """
     step: int | None = None
-    values = []
+    values: list[list[int]] = []
     for line, fields in _read_rows(path, ("Frame", *columns)):
         frame = _parse_frame(path, line, fields[0])
         if len(values) == 1 and frame > 0:

@@ -70,4 +70,4 @@ def _escape(name: str) -> str:
 
 
 def _last_change(path: Path) -> float:
-    return max((part.stat().st_mtime for part in [path, *path.rglob("*")]))
+    return max(part.stat().st_mtime for part in [path, *path.rglob("*")])

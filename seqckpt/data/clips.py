@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -94,8 +95,9 @@ def clip_loader(
         raise DataError(f"batch_size={batch_size}, num_workers={num_workers}; expected at least 1 and at least 0")
     order = np.random.default_rng([seed, epoch]).permutation(len(clips)) if shuffle else np.arange(len(clips))
     batches = [order[start : start + batch_size].tolist() for start in range(0, len(order), batch_size)]
+    dataset: Dataset[Any] = _Loading(clips) if num_workers else _Lazy(clips)
     return DataLoader(
-        _Loading(clips) if num_workers else _Lazy(clips),
+        dataset,
         batch_sampler=batches,
         collate_fn=list,
         num_workers=num_workers,

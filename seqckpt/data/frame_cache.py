@@ -6,9 +6,9 @@ One file per video, image size and frame rate:
 
 The file's name holds a hash of what it was made from: the video's file name, size in bytes and time of last change
 (what make and rsync go by; hashing the content would read a hundred gigabytes at every start), the image size, the
-frame rate and the format's version. A changed video thus finds no cache and is decoded again; the same video in a moved
-folder finds it still. Damage is noticed by length and CRC when a cache is opened, which costs one read of the file (1 to
-3 GB/s from memory), and the cache is then made anew. Writing is atomic.
+frame rate and the format's version. A changed video thus finds no cache and is decoded again; the same video in a
+moved folder finds it still. Damage is noticed by length and CRC when a cache is opened, which costs one read of the
+file, and the cache is then made anew. Writing is atomic.
 """
 
 from __future__ import annotations
@@ -141,8 +141,9 @@ def _write_cache(file: BinaryIO, path: Path, fps: float, image_size: tuple[int, 
     file.write(_pack_header(header))
     crc = 0
     for row in read_frames(index, numbers, image_size=image_size):
-        crc = zlib.crc32(row, crc)
-        file.write(row)
+        data = row.tobytes()
+        crc = zlib.crc32(data, crc)
+        file.write(data)
     header["crc32"] = f"{crc:08x}"
     file.seek(0)
     file.write(_pack_header(header))

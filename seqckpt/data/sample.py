@@ -38,7 +38,7 @@ def make_sample(
 ) -> None:
     """Make the sample data set in the folder `root`, which must not exist yet, or be empty.
 
-    Videos are H.264 of 96 x 96 pixels at 5 frames a second; phases have a row per frame, tools a row per second. The
+    Videos are H.264 of 64 x 64 pixels at 5 frames a second; phases have a row per frame, tools a row per second. The
     same seed draws the same surgeries and, with the same libraries, the same files. They are made in a folder beside
     `root` that is renamed at the end: an interrupted run leaves nothing. Time: about 30 s on two cores.
     Raises DataError where `root` holds something, or cannot be written.
@@ -93,7 +93,7 @@ def _make_video(folder: Path, seed: int, number: int, script: Script, bar: tqdm,
     rows = ["\t".join(map(str, [frame, *script.tools[frame].astype(int)])) + "\n" for frame in seconds]
     _write_text(folder / "tool_annotations" / f"{name}-tool.txt", ["\t".join(["Frame", *TOOLS]) + "\n", *rows])
     with av.open(str(folder / "videos" / f"{name}.mp4"), "w") as container:
-        options = {"crf": "21", "preset": "veryfast", "g": str(10 * VIDEO_RATE), "threads": "1"}
+        options = {"crf": "23", "preset": "superfast", "g": str(10 * VIDEO_RATE), "threads": "1"}
         stream = container.add_stream("libx264", rate=VIDEO_RATE, options=options)
         stream.width, stream.height, stream.pix_fmt = SIDE, SIDE, "yuv420p"
         stream.codec_context.time_base = Fraction(1, VIDEO_RATE)

@@ -1,9 +1,9 @@
 """What happens in each surgery of the sample: which phase when, and which instruments are in view.
 
-Phases come in pairs that look alike. Calot and gallbladder dissection show the hook, by one and the same random process;
-preparation and cleaning show grasper, bipolar and irrigator likewise. Which of a pair it is, only the past tells: has
-the clipping been seen? Nothing else that is drawn depends on the phase or on time, so what a classifier of single
-frames can reach at best is counted from these scripts alone (`per_frame_limit`).
+Phases come in pairs that look alike. Calot and gallbladder dissection show the hook, by one and the same random
+process; preparation and cleaning show grasper, bipolar and irrigator likewise. Which of a pair it is, only the past
+tells: has the clipping been seen? Nothing else that is drawn depends on the phase or on time, so what a classifier of
+single frames can reach at best is counted from these scripts alone (`per_frame_limit`).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COURSE: dict[str, tuple[tuple[float, float], tuple[dict[str, float], ...]]] = {
 
 @dataclass(frozen=True)
 class Script:
-    """One surgery, frame by frame at VIDEO_RATE: `phases` int64 (T,), `tools` bool (T, 7) and `bag_closed` bool (T,)."""
+    """One surgery by frame, VIDEO_RATE a second: `phases` int64 (T,), `tools` bool (T, 7), `bag_closed` bool (T,)."""
 
     phases: NDArray[np.int64]
     tools: NDArray[np.bool_]

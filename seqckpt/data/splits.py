@@ -20,8 +20,8 @@ def parse_split(split: Mapping[str, Sequence[str | int] | None], available: Sequ
     twice, in one part or in two.
 
     >>> ids = [f"video{number:02d}" for number in range(1, 9)]
-    >>> parse_split({"train": ["1-3", "video05"], "val": [4], "test": ["video06-video08"]}, ids)
-    {'train': ['video01', 'video02', 'video03', 'video05'], 'val': ['video04'], 'test': ['video06', 'video07', 'video08']}
+    >>> parse_split({"train": ["1-3", "video05"], "val": [4], "test": ["video06-video07"]}, ids)
+    {'train': ['video01', 'video02', 'video03', 'video05'], 'val': ['video04'], 'test': ['video06', 'video07']}
     """
     problems: list[str] = []
     parts: dict[str, list[str]] = {}

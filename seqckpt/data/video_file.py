@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -57,7 +58,7 @@ def index_video(path: Path) -> VideoIndex:
     """
     with _open(path) as (container, stream):
         try:
-            packets = [
+            packets: list[tuple[Any, int, bool]] = [
                 (packet.pts, packet.duration or 0, packet.is_keyframe)
                 for packet in container.demux(stream)
                 if packet.size and not packet.is_discard
@@ -235,11 +236,13 @@ class _open:
             self.container.close()
 
 
-def _decode_stamps(path: Path) -> list[tuple[int, int, bool]]:
+def _decode_stamps(path: Path) -> list[tuple[Any, int, bool]]:
     """List (stamp, duration, is a key frame) by decoding, for containers whose packets lack time stamps."""
     with _open(path) as (container, stream):
         try:
-            frames = [(frame.pts, frame.duration or 0, bool(frame.key_frame)) for frame in container.decode(stream)]
+            frames: list[tuple[Any, int, bool]] = [
+                (frame.pts, frame.duration or 0, bool(frame.key_frame)) for frame in container.decode(stream)
+            ]
         except _ERRORS as error:
             raise DataError(f"{path} cannot be decoded: {_reason(error)}") from error
     stamps = [stamp for stamp, *_ in frames]
