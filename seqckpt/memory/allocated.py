@@ -1,7 +1,7 @@
 """Peak memory by the allocator's own record: every allocation and release that torch makes while a function runs.
 
-Resident size (peak_meter.py) is what an operating system sees, and is cheap; it misses what is hidden by memory that was
-freed but not given back. The allocator's record misses nothing and needs a profiler: for measuring, not for training.
+Resident size (peak_meter.py) is what an operating system sees, and is cheap; it misses what is hidden by memory that
+was freed but not given back. The allocator's record misses nothing and needs a profiler: for measuring, not training.
 """
 
 from __future__ import annotations
