@@ -197,7 +197,7 @@ def test_weights_of_the_small_encoder(tmp_path: Path) -> None:
     assert all(torch.equal(value, saved[key]) for key, value in twin.state_dict().items())
     with pytest.raises(UsageError, match=r"no weights are published for encoder 'small'"):
         build_encoder("small", weights="DEFAULT")
-    with pytest.raises(UsageError, match=r"project\.0\.weight \(64, 64\) instead of \(32, 64\)"):
+    with pytest.raises(UsageError, match=r"project\.0\.weight \(64, 1024\) instead of \(32, 1024\)"):
         build_encoder("small", weights=str(tmp_path / "small.pt"), num_features=32)
 
 
