@@ -29,7 +29,7 @@ class HandOver:
 
     def of(self, leaves: Sequence[Any]) -> list[Any]:
         if self.copies is False:
-            return list(leaves)
+            return [_inner(leaf) for leaf in leaves]
         handed = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         if self.copies is None:
             self.watched += [leaf for leaf in handed if isinstance(leaf, Tensor)]
@@ -39,3 +39,8 @@ class HandOver:
         if self.copies is None and not torch.is_inference_mode_enabled():
             self.copies = any(tensor._version > 0 for tensor in self.watched)
         self.watched = []
+
+
+def _inner(leaf: Any) -> Any:
+    """Not a leaf of the graph but a view of it: hooks that modules put on their arguments refuse leaves."""
+    return leaf.view_as(leaf) if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf else leaf
