@@ -336,8 +336,9 @@ def _assert_equal(what: str, a: Any, b: Any, tolerance: float | None) -> None:
         assert a == b, what
         return
     assert (a.shape, a.dtype) == (b.shape, b.dtype), f"{what}: {tuple(a.shape)} {a.dtype}, {tuple(b.shape)} {b.dtype}"
-    if tolerance is None or not a.is_floating_point():
-        difference = (a.double() - b.double()).abs().max() if a.numel() else 0
+    if tolerance is None or not (a.is_floating_point() or a.is_complex()):
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        difference = (a.to(wide) - b.to(wide)).abs().max() if a.numel() else 0
         assert torch.equal(a, b), f"{what} is not bitwise equal: differs by up to {difference}"
     elif a.numel():
         difference = float((a - b).abs().max())
