@@ -53,11 +53,11 @@ class SegmentedRNN(nn.Module):
     input included. `state_dict()` has the core's own keys. One graph, one `backward()`, with gradients to a given
     state too. The returned state has its history: `detach()` it before handing it to the next clip's call.
 
-    Exactness: bitwise that of nn.LSTM, nn.GRU and nn.RNN on the CPU, dropout between layers included: its masks are
-    drawn before the first segment, in the order and from the random state that the undivided network would use, and
-    stored (one byte per hidden value). On CUDA, where the network's own masks come from inside cuDNN, they are equal
-    from run to run and between first run and replay, but are other masks than cuDNN's. A core other than torch's is
-    bitwise that of a plain loop over the same segments.
+    Exactness: bitwise that of a plain loop over the same segments, and to rounding that of the undivided network
+    (kernels round differently at other lengths). That includes dropout between layers: on the CPU its masks are those
+    that nn.LSTM would draw from the same random state, whatever the segments and however many layers; they are drawn
+    before the first segment and stored, one byte per hidden value. On CUDA, where the network's own masks come from
+    inside cuDNN, they are equal from run to run and between first run and replay, but are other masks than cuDNN's.
 
     Under CPU autocast an nn.LSTM runs in float32: torch's own fails there on processors without bfloat16 kernels.
     Forward hooks registered on the core fire once per segment and replay; with dropout between layers, both
