@@ -101,7 +101,6 @@ class AutocastState:
                     )
             yield
 
-
     @contextmanager
     def own_casts(self) -> Iterator[None]:
         """Casts of weights belong to the graph that is made inside: none is taken from, or left to, another graph."""
@@ -116,21 +115,28 @@ class AutocastState:
 
 
 class ModeGuard:
-    """The train/eval mode of every submodule at the time of the first run, for the replay to run in."""
+    """The mode of every submodule at the time of the first run, for the replay to run in: train or eval, and which
+    parameters were frozen. One that is thawed before backward gets no gradient, as in the plain run."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modes = [(module, module.training) for root in modules for module in root.modules()]
+        self.frozen = [p for root in modules for p in root.parameters() if not p.requires_grad]
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         changed = [(module, mode) for module, mode in self.modes if module.training != mode]
+        thawed = [parameter for parameter in self.frozen if parameter.requires_grad]
         for module, mode in changed:
             module.training = mode
+        for parameter in thawed:
+            parameter.requires_grad_(False)
         try:
             yield
         finally:
             for module, mode in changed:
                 module.training = not mode
+            for parameter in thawed:
+                parameter.requires_grad_(True)
 
 
 class BufferGuard:
