@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ConvLSTM", "DiagonalStateSpace"]
+__all__ = ["ConvLSTM", "DiagonalStateSpace", "Leaky"]
 
 
 class ConvLSTM(nn.Module):
@@ -61,3 +61,19 @@ class DiagonalStateSpace(nn.Module):
             states.append(s)
         y = (torch.stack(states, 1) @ torch.view_as_complex(self.out_of)).real
         return y, {"s": s, "steps": steps + x.shape[1]}
+
+
+class Leaky(nn.Module):
+    """A small core with dropout, batch norm and a weight that is used at every step."""
+
+    def __init__(self, width: int = 4) -> None:
+        super().__init__()
+        self.linear, self.dropout, self.norm = nn.Linear(width, width), nn.Dropout(0.5), nn.BatchNorm1d(width)
+
+    def forward(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = x.new_zeros(len(x), x.shape[-1]) if state is None else state
+        steps = []
+        for x_t in x.unbind(1):
+            state = (0.9 * state + self.norm(self.dropout(self.linear(x_t)))).tanh()
+            steps.append(state)
+        return torch.stack(steps, 1), state
