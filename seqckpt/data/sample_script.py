@@ -22,7 +22,7 @@ __all__ = ["VIDEO_RATE", "Script", "per_frame_limit", "write_script"]
 VIDEO_RATE = 5  # frames a second: enough for motion, a fifth of the real set's work
 _CHANGE_SECONDS = 4.0  # mean time until an instrument's presence is drawn anew
 
-_SAME_AS_PREPARATION = {"Grasper": 0.7, "Bipolar": 0.6, "Irrigator": 0.5}
+_SAME_AS_PREPARATION = {"Grasper": 0.7, "Bipolar": 0.75, "Irrigator": 0.6}
 _SAME_AS_CALOT = {"Hook": 0.93, "Grasper": 0.6}
 _CLIPPING = {"Clipper": 0.93, "Grasper": 0.6}
 _CUTTING = {"Scissors": 0.93, "Grasper": 0.6}
