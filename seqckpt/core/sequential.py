@@ -139,9 +139,9 @@ def _saved_bytes(layers: list[Callable[..., Any]], x: Any, parameters: set[int])
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 y = _run([layer], handed)
         saved.append(sum(size for storage, size in sizes.items() if storage not in known))
-        known = set(sizes) | parameters
         x = tree_map(lambda t: t.detach() if isinstance(t, Tensor) else t, y)
-        del y, handed
+        known = parameters | {storage for storage in _storages(x) if storage in sizes or storage in known}
+        del y, handed  # from here on, what was saved and is not handed on leaves its address to others
     return saved, between
 
 

@@ -508,7 +508,7 @@ def test_frames_changed_before_backward_are_refused(as_clips: bool) -> None:
     frames = byte_frames(1, 10)
     features = ChunkedEncoder(conv_net(), 3, transform=to_float)(list(frames) if as_clips else frames)
     frames.zero_()
-    with pytest.raises(RuntimeError, match="modified by an inplace operation|changed in place"):
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation|changed in place"):
         (features[0] if as_clips else features).sum().backward()
 
 

@@ -464,7 +464,7 @@ def test_smoothing_over_three_frames(segment_length: int) -> None:
 
 def test_smoothing_of_a_packed_sequence_is_refused() -> None:
     packed = pack_padded_sequence(hidden(3, 9), torch.tensor([9, 4, 1]), True)
-    with pytest.raises(ValueError, match="PackedSequence keeps no|not adjacent in a PackedSequence"):
+    with pytest.raises(ValueError, match=r"PackedSequence keeps no|not adjacent in a PackedSequence"):
         SegmentedLoss(nn.Linear(H, C).double(), TemporalSmoothing(), 4)(packed, classes(14))
 
 
