@@ -1,7 +1,7 @@
 """What only a CUDA device can show: `pytest -m gpu`. Numbers of cases are those of the project's list of cases.
 
-float32 on CUDA against float32 on the CPU: 1e-4 relative to the largest entry, since cuDNN sums in another order; TF32 is
-switched off, which alone would cost three digits.
+float32 on CUDA against float32 on the CPU: 1e-4 relative to the largest entry, since cuDNN sums in another order; TF32
+is switched off, which alone would cost three digits.
 """
 
 from __future__ import annotations
