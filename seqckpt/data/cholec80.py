@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -170,14 +171,17 @@ def _check_tail(path: Path, video: CachedVideo, annotation: Path, num_rows: int,
 def _cache_all(
     paths: Sequence[Path], *, fps: float, image_size: tuple[int, int], cache_dir: Path, progress: bool
 ) -> list[CachedVideo]:
+    stop = threading.Event()
+
     def work(path: Path) -> CachedVideo:
-        return cache_video(path, fps=fps, image_size=image_size, cache_dir=cache_dir)
+        return cache_video(path, fps=fps, image_size=image_size, cache_dir=cache_dir, stop=stop)
 
     pool = ThreadPoolExecutor(max(1, min(len(paths), os.cpu_count() or 1)))
     try:
         results = pool.map(work, paths)
         return list(tqdm(results, "reading videos", len(paths), unit="video", leave=False, disable=not progress))
-    finally:
+    finally:  # also at Ctrl-C, or when one video fails
+        stop.set()
         pool.shutdown(cancel_futures=True)
 
 
@@ -207,9 +211,7 @@ def _find_videos(root: Path) -> dict[str, Path]:
     videos: dict[str, Path] = {}
     for path in sort_naturally(_list_files(root / _VIDEOS).values(), key=lambda path: path.name):
         if path.suffix.lower() == ".mp4":
-            if path.stem in videos:
-                raise DataError(f"{path} and {videos[path.stem]} are one video's: remove one of them")
-            videos[path.stem] = path
+            videos[unicodedata.normalize("NFC", path.stem)] = path
     if not videos:
         raise DataError(f"there is no .mp4 file in {root / _VIDEOS}. {_show_layout(root)}")
     return videos
@@ -219,7 +221,13 @@ def _list_files(folder: Path) -> Mapping[str, Path]:
     """Map folded names to files, hidden ones (.DS_Store, ._video01.mp4) left out; empty where there is no folder."""
     if not folder.is_dir():
         return {}
-    return {_fold(path.name): path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+    files: dict[str, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if not path.name.startswith("."):
+            other = files.setdefault(_fold(path.name), path)
+            if other != path:
+                raise DataError(f"{other} and {path} have one name, but for its spelling: remove one of them")
+    return files
 
 
 def _fold(name: str) -> str:

@@ -20,6 +20,7 @@ import json
 import logging
 import shutil
 import struct
+import threading
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ from seqckpt.data.video_file import choose_frames, index_video, read_frames, to_
 from seqckpt.errors import DataError
 from seqckpt.units import format_bytes
 
-__all__ = ["CachedFrames", "CachedVideo", "cache_path", "cache_video"]
+__all__ = ["CachedFrames", "CachedVideo", "Stopped", "cache_path", "cache_video"]
 
 _MAGIC = b"SEQCKPT1"
 _PREFIX = struct.Struct("<8sII")  # magic, length of the header, CRC-32 of the header
@@ -92,11 +93,23 @@ class CachedVideo:
     duration_seconds: float
 
 
-def cache_video(path: Path, *, fps: float, image_size: tuple[int, int], cache_dir: Path) -> CachedVideo:
+class Stopped(Exception):
+    """Decoding ended early because it was asked to."""
+
+
+def cache_video(
+    path: Path,
+    *,
+    fps: float,
+    image_size: tuple[int, int],
+    cache_dir: Path,
+    stop: threading.Event | None = None,
+) -> CachedVideo:
     """Return a video's sampled frames from the cache, decoded into it first if they are not there, or damaged.
 
     `fps` frames a second, resized to `image_size` (height, width). Memory: one frame. Raises DataError where the video
-    cannot be decoded or the cache cannot be written; what has been cached before stays usable.
+    cannot be decoded or the cache cannot be written; what has been cached before stays usable. Raises Stopped, and
+    leaves nothing half-made, soon after another thread has set `stop`.
     """
     place = cache_path(path, fps=fps, image_size=image_size, cache_dir=cache_dir)
     if place.exists():
@@ -106,7 +119,7 @@ def cache_video(path: Path, *, fps: float, image_size: tuple[int, int], cache_di
             _log.warning("the frame cache %s is damaged (%s): made anew", place, error)
     try:
         with new_file(place) as file:
-            _write_cache(file, path, fps, image_size)
+            _write_cache(file, path, fps, image_size, stop or threading.Event())
     except OSError as error:
         raise _cannot_write(cache_dir, path, error) from error
     return _open_cache(place, check_frames=False)
@@ -128,7 +141,7 @@ class _Damaged(Exception):
     """A cache file that is not as it was written."""
 
 
-def _write_cache(file: BinaryIO, path: Path, fps: float, image_size: tuple[int, int]) -> None:
+def _write_cache(file: BinaryIO, path: Path, fps: float, image_size: tuple[int, int], stop: threading.Event) -> None:
     index = index_video(path)
     numbers = choose_frames(index, fps)
     header: dict[str, Any] = {
@@ -141,6 +154,8 @@ def _write_cache(file: BinaryIO, path: Path, fps: float, image_size: tuple[int, 
     file.write(_pack_header(header))
     crc = 0
     for row in read_frames(index, numbers, image_size=image_size):
+        if stop.is_set():
+            raise Stopped
         data = row.tobytes()
         crc = zlib.crc32(data, crc)
         file.write(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 
 from seqckpt.data.natural_order import sort_naturally
@@ -56,7 +57,7 @@ def _expand(entry: str | int, available: Sequence[str]) -> list[str]:
     """Return the ids that one entry stands for."""
     if isinstance(entry, bool) or not isinstance(entry, str | int):
         raise DataError(f"{entry!r} is no video; expected an id, a number or a range")
-    text = str(entry).strip()
+    text = unicodedata.normalize("NFC", str(entry).strip())
     if text in available:
         return [text]
     if re.fullmatch(r"[0-9]{1,9}", text):

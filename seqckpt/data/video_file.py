@@ -9,6 +9,7 @@ drop unwanted frames that no other frame refers to.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,8 +132,8 @@ def _decode_all(index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, i
         stamp, reason = error.args
         second = float((stamp - int(index.stamps[0])) * index.time_base)
         raise DataError(
-            f"{index.path} is damaged: the frame shown at {second:.2f} s of {index.duration_seconds:.2f} s cannot be "
-            f"decoded ({reason}); repair the file, or leave the video out"
+            f"{index.path} cannot be decoded throughout: the frame shown at {second:.2f} s of {index.duration_seconds:.2f} s does "
+            f"not come out whole ({reason}); repair the file, or leave the video out"
         ) from error
 
 
@@ -144,14 +145,15 @@ def _decode(
     reformatter = VideoReformatter()
     with _open(index.path) as (container, stream):
         while position < len(wanted):
-            target = int(wanted[position])
+            target, is_damaged = int(wanted[position]), False
             if skip:
                 _seek(container, stream, index, target)
             for frame in _decode_packets(container, stream, wanted_set if skip else None, target):
+                is_damaged = frame.is_corrupt or (is_damaged and not frame.key_frame)  # what refers to it is, too
                 if frame.pts is None or frame.pts < target:
                     continue
-                if frame.pts > target or frame.is_corrupt:
-                    raise _NotDecoded(target, "it is missing" if frame.pts > target else "it is corrupt")
+                if frame.pts > target or is_damaged:
+                    raise _NotDecoded(target, "it is missing" if frame.pts > target else "it is damaged")
                 row = _resize(reformatter, frame, size)
                 while position < len(wanted) and wanted[position] == frame.pts:
                     position += 1
@@ -208,32 +210,23 @@ def _resize(reformatter: VideoReformatter, frame: av.VideoFrame, size: tuple[int
     return np.ascontiguousarray(resized.to_ndarray().transpose(2, 0, 1))
 
 
-class _open:
-    """Context of an opened container and its first video stream; what goes wrong is a DataError with the path."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.container: InputContainer | None = None
-
-    def __enter__(self) -> tuple[InputContainer, VideoStream]:
-        try:
-            if self.path.stat().st_size == 0:
-                raise DataError(f"{self.path} is empty (0 bytes); expected a video")
-            self.container = av.open(str(self.path))
-        except _ERRORS as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(f"{self.path} cannot be opened as a video: {_reason(error)}") from error
-        if not self.container.streams.video:
-            self.container.close()
-            raise DataError(f"{self.path} holds no video stream; expected a video")
-        stream = self.container.streams.video[0]
+@contextlib.contextmanager
+def _open(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
+    """Open a container and its first video stream; what goes wrong is a DataError with the path."""
+    try:
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty (0 bytes); expected a video")
+        container = av.open(str(path))
+    except DataError:
+        raise
+    except _ERRORS as error:
+        raise DataError(f"{path} cannot be opened as a video: {_reason(error)}") from error
+    with container:
+        if not container.streams.video:
+            raise DataError(f"{path} holds no video stream; expected a video")
+        stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        return self.container, stream
-
-    def __exit__(self, *_: object) -> None:
-        if self.container is not None:
-            self.container.close()
+        yield container, stream
 
 
 def _decode_stamps(path: Path) -> list[tuple[Any, int, bool]]:
