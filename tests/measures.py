@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -33,21 +34,26 @@ def count_calls(module: nn.Module) -> Iterator[Calls]:
         handle.remove()
 
 
+class _Saved:
+    """What autograd holds in a saved tensor's place; gone when the graph lets go of it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()  # an output of the graph, kept with its history, would keep the graph
+
+
 def saved_bytes(forward: Callable[[], object], *apart: Tensor) -> int:
-    """Bytes of all storages that autograd saves in `forward`, each storage once, without those of `apart`."""
+    """Bytes of all storages that autograd holds after `forward`, each storage once, without those of `apart`."""
     without = {t.untyped_storage().data_ptr() for t in apart}
-    sizes: dict[int, int] = {}
-    alive = []  # so that no address is used twice
+    alive: WeakSet[_Saved] = WeakSet()
 
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in without:
-            sizes[storage.data_ptr()] = storage.nbytes()
-            alive.append(storage)
-        return tensor
+    def pack(tensor: Tensor) -> _Saved:
+        alive.add(saved := _Saved(tensor))
+        return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
         result = forward()
+    storages = [saved.tensor.untyped_storage() for saved in alive]
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in storages if storage.data_ptr() not in without}
     del result
     return sum(sizes.values())
 
