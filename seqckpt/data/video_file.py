@@ -132,8 +132,9 @@ def _decode_all(index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, i
         stamp, reason = error.args
         second = float((stamp - int(index.stamps[0])) * index.time_base)
         raise DataError(
-            f"{index.path} cannot be decoded throughout: the frame shown at {second:.2f} s of {index.duration_seconds:.2f} s does "
-            f"not come out whole ({reason}); repair the file, or leave the video out"
+            f"{index.path} cannot be decoded throughout: the frame shown at {second:.2f} s of "
+            f"{index.duration_seconds:.2f} s does not come out whole ({reason}); repair the file, or "
+            "leave the video out"
         ) from error
 
 
