@@ -115,21 +115,28 @@ class AutocastState:
 
 
 class ModeGuard:
-    """The mode of every submodule at the time of the first run, for the replay to run in: train or eval, and which
-    parameters were frozen. One that is thawed before backward gets no gradient, as in the plain run."""
+    """What modules were at the time of the first run, for the replay to run with: train or eval, which tensors their
+    parameters were (`torch.func.functional_call` puts others there for one call), and which of them were frozen. One
+    that is thawed before backward gets no gradient, as in the plain run."""
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
         self.modes = [(module, module.training) for root in modules for module in root.modules()]
-        self.frozen = [p for root in modules for p in root.parameters() if not p.requires_grad]
+        slots = ((module, name, p) for module, _ in self.modes for name, p in module._parameters.items())
+        self.parameters = [(module, name, p) for module, name, p in slots if p is not None]
+        self.frozen = [p for _, _, p in self.parameters if not p.requires_grad]
 
     @contextmanager
     def restored(self) -> Iterator[None]:
         changed = [(module, mode) for module, mode in self.modes if module.training != mode]
         thawed = [parameter for parameter in self.frozen if parameter.requires_grad]
+        known = ((m, name, p, m._parameters[name]) for m, name, p in self.parameters if name in m._parameters)
+        replaced = [(module, name, p, now) for module, name, p, now in known if now is not p]
         for module, mode in changed:
             module.training = mode
         for parameter in thawed:
             parameter.requires_grad_(False)
+        for module, name, parameter, _ in replaced:
+            module._parameters[name] = parameter
         try:
             yield
         finally:
@@ -137,6 +144,8 @@ class ModeGuard:
                 module.training = not mode
             for parameter in thawed:
                 parameter.requires_grad_(True)
+            for module, name, _, now in replaced:
+                module._parameters[name] = now
 
 
 class BufferGuard:
@@ -145,37 +154,45 @@ class BufferGuard:
     Use: `before_piece()` and `after_piece()` around every piece of the first run; `replaying(k)` around the replay of
     piece k; `untouched()` around all replays together. Cost: one copy of the buffers during the first run; per piece, a
     copy of those that change, save batch norm's running statistics, which no training-mode output depends on.
+
+    A buffer may also be None, come up in a forward, or get another tensor of another shape.
     """
 
     def __init__(self, modules: Sequence[nn.Module]) -> None:
-        slots = {
-            (id(module), name): (module, name, buffer)
-            for root in modules
-            for module in root.modules()
-            for name, buffer in module._buffers.items()
-            if buffer is not None
-        }
-        self.slots = list(slots.values())
-        self.initial = [buffer.detach().clone() for _, _, buffer in self.slots]
-        self.marks = [_mark(buffer) for _, _, buffer in self.slots]
+        self.modules = list({id(module): module for root in modules for module in root.modules()}.values())
+        self.slots: list[tuple[nn.Module, str, Any]] = []  # module, name, and the buffer it had at first
+        self.initial: list[Any] = []
+        self.marks: list[tuple[int, int]] = []
+        for module in self.modules:
+            for name, buffer in module._buffers.items():
+                self._take_in(module, name, buffer)
         self.changing: list[int] = []  # slots that some piece changed and whose value enters the output
-        self.values: list[list[Tensor]] = []  # per piece: values before it, of the first len(values[k]) changing slots
+        self.values: list[list[Any]] = []  # per piece: values before it, of the first len(values[k]) changing slots
         self.compared = False
 
+    def _take_in(self, module: nn.Module, name: str, buffer: Any) -> None:
+        self.slots.append((module, name, buffer))
+        self.initial.append(_copy(buffer))
+        self.marks.append(_mark(buffer))
+
     def before_piece(self) -> None:
-        self.values.append([_current(self.slots[i]).detach().clone() for i in self.changing])
+        self.values.append([_copy(_read(*self.slots[i][:2])) for i in self.changing])
 
     def after_piece(self) -> None:
+        for module, name in self._names() - {(module, name) for module, name, _ in self.slots}:
+            self._take_in(module, name, _ABSENT)
         for i, (module, name, _) in enumerate(self.slots):
             if i in self.changing or _only_tracks(module):
                 continue
-            now = module._buffers[name]
-            changed = now is None or _mark(now) != self.marks[i]
-            if changed or not (self.compared or torch.equal(now, self.initial[i])):  # type: ignore[arg-type]
+            now = _read(module, name)
+            if _mark(now) != self.marks[i] or not (self.compared or _equal(now, self.initial[i])):
                 self.changing.append(i)
                 for values in self.values:  # it had its initial value before this piece and before all earlier ones
                     values.append(self.initial[i])
         self.compared = True
+
+    def _names(self) -> set[tuple[nn.Module, str]]:
+        return {(module, name) for module in self.modules for name in module._buffers.keys()}  # noqa: SIM118 - scripted
 
     def end_first_run(self) -> None:
         """Let go of the copy that found the changes."""
@@ -185,22 +202,55 @@ class BufferGuard:
     def replaying(self, piece: int) -> Iterator[None]:
         for i, value in zip(self.changing, self.values[piece] if self.changing else (), strict=True):
             module, name, original = self.slots[i]
-            module._buffers[name] = original
-            original.data.copy_(value)  # see Note 1
+            if _alike(original, value):
+                _put(module, name, original)
+                original.data.copy_(value)  # see Note 1
+            else:
+                _put(module, name, _copy(value))
         yield
 
     @contextmanager
     def untouched(self) -> Iterator[None]:
-        now = [(module, name, module._buffers[name]) for module, name, _ in self.slots]
-        now += [(module, name, buffer) for module, name, buffer in self.slots if module._buffers[name] is not buffer]
-        values = [None if buffer is None else buffer.detach().clone() for _, _, buffer in now]
+        names = self._names()
+        now = [(module, name, _read(module, name)) for module, name in names]
+        tensors = {id(t): t for _, _, t in (*now, *self.slots) if isinstance(t, Tensor)}.values()
+        values = [t.detach().clone() for t in tensors]
         try:
             yield
         finally:
-            for (module, name, buffer), value in reversed(list(zip(now, values, strict=True))):
-                module._buffers[name] = buffer
-                if buffer is not None and value is not None:
-                    buffer.data.copy_(value)  # see Note 1
+            for module, name in self._names() - names:
+                _put(module, name, _ABSENT)
+            for module, name, buffer in now:
+                _put(module, name, buffer)
+            for tensor, value in zip(tensors, values, strict=True):
+                tensor.data.copy_(value)  # see Note 1
+
+
+_ABSENT = object()
+"""In the place of a buffer that its module does not have (yet)."""
+
+
+def _read(module: nn.Module, name: str) -> Any:
+    return module._buffers[name] if name in module._buffers else _ABSENT  # noqa: SIM401 - scripted modules have no get
+
+
+def _put(module: nn.Module, name: str, buffer: Any) -> None:
+    if buffer is not _ABSENT:
+        module._buffers[name] = buffer
+    elif name in module._buffers:
+        del module._buffers[name]
+
+
+def _copy(buffer: Any) -> Any:
+    return buffer.detach().clone() if isinstance(buffer, Tensor) else buffer
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape and a.dtype == b.dtype
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return torch.equal(a, b) if _alike(a, b) else a is b
 
 
 def _only_tracks(module: nn.Module) -> bool:
@@ -208,11 +258,5 @@ def _only_tracks(module: nn.Module) -> bool:
     return isinstance(module, _NormBase) and module.training and type(module).__module__.startswith("torch.nn.")
 
 
-def _mark(buffer: Tensor) -> tuple[int, int]:
-    return id(buffer), buffer._version
-
-
-def _current(slot: tuple[nn.Module, str, Tensor]) -> Tensor:
-    module, name, original = slot
-    buffer = module._buffers[name]
-    return original if buffer is None else buffer
+def _mark(buffer: Any) -> tuple[int, int]:
+    return id(buffer), buffer._version if isinstance(buffer, Tensor) else 0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
-from reference import assert_same, run_once
-from torch import nn
+from reference import assert_same, cut_scan, hold_against, run_once
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from seqckpt import Checkpointed, SegmentedRNN
 
@@ -58,3 +62,69 @@ def test_frozen_network_passes_gradients_on_to_its_input() -> None:
     SegmentedRNN(core, 4)(x)[0].sum().backward()
     assert x.grad is not None
     assert all(p.grad is None for p in core.parameters())
+
+
+class Tracks(nn.Module):
+    """Adds a mean that it keeps in a buffer to its input; the buffer is None at first, or not there, or grows."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.weight, self.kind = nn.Parameter(torch.ones(4)), kind
+        if kind != "comes up":
+            self.register_buffer("mean", None if kind == "none" else torch.zeros(1, 4))
+
+    def forward(self, x: Tensor, state: Any = None) -> tuple[Tensor, Any]:
+        new = x.detach().mean((0, 1))[None]
+        if self.kind == "grows":
+            self.mean = torch.cat([self.mean, new])
+        elif self.kind == "comes up" and "mean" not in self._buffers:
+            self.register_buffer("mean", new)
+        else:
+            self.mean = new if self.mean is None else 0.5 * self.mean + 0.5 * new
+        return x * self.weight + self.mean.sum(0), state
+
+
+@pytest.mark.parametrize("kind", ["none", "comes up", "grows"])
+def test_buffers_that_are_none_or_come_up_or_grow(kind: str) -> None:
+    """Only buffers that were there before the first run, and of the shape that they had, were put back: a mean that
+    starts as None was updated once more by the replay, and the replay saw another one than the first run."""
+    x = torch.randn(2, 7, 4, dtype=torch.float64, requires_grad=True)
+    core = Tracks(kind).double()
+    hold_against(lambda m, x: cut_scan(m, x, None, [2, 2, 2, 1]), lambda m, x: SegmentedRNN(m, 2)(x), core, (x,))
+
+    def twice(m: Callable[..., Any], x: Tensor) -> Tensor:
+        return m(m(x)[0].tanh())[0]
+
+    hold_against(twice, lambda m, x: twice(Checkpointed(m), x), core, (x,), tolerance=1e-12)  # two uses, summed apart
+
+
+@pytest.mark.parametrize("part", [lambda: SegmentedRNN(nn.RNN(4, 4), 2), lambda: Checkpointed(nn.Linear(4, 4))])
+def test_functional_call(part: Callable[[], nn.Module]) -> None:
+    """Other weights for the time of one call, as meta-learning and ensembles have them. They were gone when the replay
+    came, which then ran with the module's own: in silence, where nothing was to be found by its graph."""
+    plain = part().double()
+    wrapped, plain = plain, getattr(plain, "core", None) or plain.module
+    weights = {name: torch.randn_like(p, requires_grad=True) for name, p in plain.named_parameters()}
+    x = torch.randn(7, 2, 4, dtype=torch.float64)
+    own = {name.split(".", 1)[1]: p for name, p in wrapped.named_parameters()}
+    grads = []
+    for module, prefix in ((plain, ""), (wrapped, next(iter(dict(wrapped.named_children()))) + ".")):
+        y = functional_call(module, {prefix + name: w for name, w in weights.items()}, (x,))
+        (y[0] if isinstance(y, tuple) else y).square().sum().backward()
+        grads.append([w.grad for w in weights.values()])
+        for w in weights.values():
+            w.grad = None
+    for a, b in zip(*grads, strict=True):
+        assert (a - b).abs().max() < 1e-10 * a.abs().max()  # the undivided network
+    assert all(p.grad is None for p in own.values())
+
+
+def test_parameter_put_in_place_of_another() -> None:
+    module = nn.Linear(4, 4)
+    before = module.weight
+    y = Checkpointed(module)(torch.randn(3, 4)).sum()
+    module.weight = nn.Parameter(torch.zeros(4, 4))
+    y.backward()
+    assert before.grad is not None
+    assert module.weight.grad is None
+    assert not module.weight.any()
