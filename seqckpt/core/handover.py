@@ -25,20 +25,28 @@ class HandOver:
 
     def __init__(self, *, safe: bool = False) -> None:
         self.copies: bool | None = False if safe else None
-        self.watched: list[Tensor] = []
+        self.watched: list[tuple[Tensor, int]] = []
 
     def of(self, leaves: Sequence[Any]) -> list[Any]:
         if self.copies is False:
             return [_inner(leaf) for leaf in leaves]
-        handed = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        if self.copies is None:
-            self.watched += [leaf for leaf in handed if isinstance(leaf, Tensor)]
+        handed = [_copy(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        if self.copies is None and not torch.is_inference_mode_enabled():
+            self.watched += [(leaf, leaf._version) for leaf in handed if isinstance(leaf, Tensor)]
         return handed
 
     def learn(self) -> None:
         if self.copies is None and not torch.is_inference_mode_enabled():
-            self.copies = any(tensor._version > 0 for tensor in self.watched)
+            self.copies = any(tensor._version > version for tensor, version in self.watched)
         self.watched = []
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    """With the same strides, gaps included: kernels sum in the order of the layout, and another rounds differently."""
+    if tensor.layout != torch.strided or tensor.is_contiguous() or 0 in tensor.stride():
+        return tensor.clone()
+    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
+    return like.copy_(tensor)
 
 
 def _inner(leaf: Any) -> Any:
