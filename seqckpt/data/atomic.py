@@ -11,10 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["new_file", "new_folder"]
+__all__ = ["FolderTakenError", "new_file", "new_folder"]
 
 _SUFFIX = ".partial"
 _ABANDONED_SECONDS = 3600.0  # of no change: whoever made it was killed
+
+
+class FolderTakenError(Exception):
+    """Somebody else has put something where a new folder was to appear."""
 
 
 @contextlib.contextmanager
@@ -38,8 +42,8 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 def new_folder(path: Path) -> Iterator[Path]:
     """Make a folder to fill that becomes `path` when the block ends well, and leaves nothing otherwise.
 
-    `path` must not exist, or be an empty folder: nothing is ever replaced. Raises FileExistsError at the end where
-    somebody else has put something there meanwhile.
+    `path` must not exist, or be an empty folder: nothing is ever replaced. Raises FolderTakenError at the end
+    where somebody else has put something there meanwhile.
     """
     partial = _name_partial(path)
     partial.mkdir()
@@ -49,7 +53,7 @@ def new_folder(path: Path) -> Iterator[Path]:
             os.rename(partial, path)
         except OSError as error:
             if path.exists():
-                raise FileExistsError(f"{path} was made by somebody else meanwhile") from error
+                raise FolderTakenError(f"{path} was made by somebody else meanwhile") from error
             raise
     finally:
         shutil.rmtree(partial, ignore_errors=True)

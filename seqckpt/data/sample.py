@@ -14,7 +14,7 @@ import numpy as np
 from av.video.stream import VideoStream
 from tqdm import tqdm
 
-from seqckpt.data.atomic import new_folder
+from seqckpt.data.atomic import FolderTakenError, new_folder
 from seqckpt.data.cholec80 import PHASES, TOOLS
 from seqckpt.data.sample_scene import SIDE, draw_video
 from seqckpt.data.sample_script import VIDEO_RATE, Script, per_frame_limit, write_script
@@ -66,7 +66,7 @@ def make_sample(
                 stopped.set()
                 pool.shutdown(cancel_futures=True)
                 bar.close()
-    except FileExistsError:
+    except FolderTakenError:
         return  # another process has made it meanwhile, whole
     except OSError as error:
         raise DataError(f"the sample data cannot be made in {root}: {error.strerror or error}") from error

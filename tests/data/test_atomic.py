@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqckpt.data.atomic import new_file, new_folder
+from seqckpt.data.atomic import FolderTakenError, new_file, new_folder
 
 
 class Interruption(BaseException):
@@ -71,7 +71,7 @@ def test_a_folder_never_replaces_another(tmp_path: Path) -> None:
             path.mkdir()
             (path / "theirs").write_text("x")
 
-    with pytest.raises(FileExistsError, match="meanwhile"):
+    with pytest.raises(FolderTakenError, match="meanwhile"):
         fill()
     assert os.listdir(tmp_path) == ["folder"]
     assert os.listdir(path) == ["theirs"]

@@ -1,0 +1,100 @@
+"""Splits: what a user may write, and every way in which it can be wrong."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from seqckpt.data import SAMPLE_SPLIT, parse_split
+from seqckpt.errors import DataError
+
+IDS = [f"video{number:02d}" for number in range(1, 13)]
+
+
+@pytest.mark.parametrize(
+    ("entries", "numbers"),
+    [
+        ([1, "2", "03", "video04"], [1, 2, 3, 4]),
+        (["1-3"], [1, 2, 3]),
+        (["video09-video11"], [9, 10, 11]),
+        (["9 - 11", 2], [9, 10, 11, 2]),
+        (["3-3"], [3]),
+        (5, [5]),
+        ("5-6", [5, 6]),
+        ((7, 8), [7, 8]),
+    ],
+)
+def test_what_may_be_written(entries: Any, numbers: list[int]) -> None:
+    assert parse_split({"train": entries}, IDS) == {"train": [f"video{number:02d}" for number in numbers]}
+
+
+def test_the_samples_own_split() -> None:
+    split = parse_split(SAMPLE_SPLIT, IDS)
+    assert {name: len(ids) for name, ids in split.items()} == {"train": 8, "val": 2, "test": 2}
+    assert sorted(chain(*split.values())) == IDS
+
+
+def test_an_id_that_looks_like_a_range_is_an_id() -> None:
+    ids = ["case1-2", "1-2", "case1", "case2"]
+    assert parse_split({"train": ["1-2"], "val": ["case1-2"]}, ids) == {"train": ["1-2"], "val": ["case1-2"]}
+    assert parse_split({"train": ["case1-case2"]}, ids) == {"train": ["case1", "case2"]}
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ({"train": [1], "val": [], "test": [2]}, "val is empty"),
+        ({"train": [1], "val": None}, "val is empty"),
+        ({"train": ["1-4"], "test": ["4-6"]}, "video04 is in train and in test"),
+        ({"train": [1, "video01"]}, "video01 is twice in train"),
+        ({"train": [41]}, "train: video 41 is not there"),
+        ({"train": ["video41"]}, "train: there is no video 'video41'"),
+        ({"train": ["10-14"]}, "train: video 13 of the range '10-14' is not there"),
+        ({"train": ["case01-case03"]}, "train: video case1 of the range 'case01-case03' is not there"),
+        ({"train": ["6-4"]}, "the range '6-4' runs backwards"),
+        ({"train": ["1-999999999"]}, "is for 999999999 videos"),
+        ({"train": ["video01-case02"]}, "there is no video 'video01-case02'"),
+        ({"train": [True]}, "True is no video"),
+        ({"train": [1.5]}, "1.5 is no video"),
+        ({"train": [None]}, "None is no video"),
+        ({"train": [""]}, "there is no video ''"),
+    ],
+)
+def test_what_is_wrong(split: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        parse_split(split, IDS)
+    assert "available are video01, video02" in str(caught.value)
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(DataError) as caught:
+        parse_split({"train": ["1-4", 99], "val": [4], "test": []}, IDS)
+    for message in ("video 99 is not there", "video04 is in train and in val", "test is empty"):
+        assert message in str(caught.value)
+
+
+def test_a_number_that_fits_several_is_refused() -> None:
+    with pytest.raises(DataError, match="video 1 fits several: case1, video01"):
+        parse_split({"train": [1]}, ["case1", "video01"])
+    assert parse_split({"train": ["case1"]}, ["case1", "video01"]) == {"train": ["case1"]}
+
+
+def test_a_data_set_without_videos() -> None:
+    with pytest.raises(DataError, match="available are none"):
+        parse_split({"train": [1]}, [])
+
+
+@given(st.dictionaries(st.text(max_size=5), st.lists(st.one_of(st.text(max_size=9), st.integers(-5, 20), st.none()))))
+def test_nothing_else_is_ever_raised(split: dict[str, Any]) -> None:
+    try:
+        parts = parse_split(split, IDS)
+    except DataError:
+        return
+    everything = list(chain(*parts.values()))
+    assert len(set(everything)) == len(everything)
+    assert set(everything) <= set(IDS)
+    assert all(parts.values())
