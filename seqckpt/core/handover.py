@@ -18,9 +18,10 @@ __all__ = ["HandOver"]
 class HandOver:
     """Hands out copies where the function writes into what it gets, and the tensors themselves where it does not.
 
-    Which of both is learnt from the first call: `of(leaves)` before it gives copies, `learn()` after it looks whether
-    they were written to. Cost: one copy of the first piece; of every piece where the function does write. Under
-    inference mode, where tensors count no changes, every piece is copied. `safe`: known to write nothing.
+    Which of both is learnt from the first call with tensors (a state may be None at first): `of(leaves)` before it
+    gives copies, `learn()` after it looks whether they were written to. Cost: one copy of the first piece; of every
+    piece where the function does write. Under inference mode, where tensors count no changes, every piece is copied.
+    `safe`: known to write nothing.
     """
 
     def __init__(self, *, safe: bool = False) -> None:
@@ -36,7 +37,7 @@ class HandOver:
         return handed
 
     def learn(self) -> None:
-        if self.copies is None and not torch.is_inference_mode_enabled():
+        if self.watched:
             self.copies = any(tensor._version > version for tensor, version in self.watched)
         self.watched = []
 

@@ -78,6 +78,7 @@ class Record:
         self.finishes: dict[int, _Graph] = {}  # graphs of `finish` of the others
         self.comparison = ReplayComparison() if loop.check or replay_check_enabled() else None
         self.handover = HandOver(safe=loop.closed)
+        self.handover_of_state = HandOver(safe=loop.closed)
         self.handover_to_finish = HandOver()
         self.search_replays = not loop.closed and not (loop.num_kept and loop.modules)
 
@@ -103,11 +104,14 @@ class Record:
                 self.discover(graph, newest)
             y, state = graph.results()
         else:
-            flat, spec = tree_flatten((x, self.states[k]))
+            flat_x, x_spec = tree_flatten(x)
+            flat_state, state_spec = tree_flatten(self.states[k])
             with torch.no_grad():
-                handed_x, handed_state = tree_unflatten(self.handover.of(flat), spec)
-                y, state = self.loop.run(k, handed_x, handed_state, self.weights)
+                x = tree_unflatten(self.handover.of(flat_x), x_spec)
+                handed_state = tree_unflatten(self.handover_of_state.of(flat_state), state_spec)
+                y, state = self.loop.run(k, x, handed_state, self.weights)
         self.handover.learn()
+        self.handover_of_state.learn()
         if self.comparison is not None and not keep:
             self.comparison.remember(k, tree_flatten((y, state))[0])
         if self.loop.finish is not None and not keep:
@@ -131,7 +135,7 @@ class Record:
             else:
                 flat_state = [_leaf(t, wanted) for t, wanted in zip(flat_state, self.differentiable_state, strict=True)]
             x = tree_unflatten(self.handover.of(flat_x), x_spec)
-            state = tree_unflatten(self.handover.of(flat_state), state_spec)
+            state = tree_unflatten(self.handover_of_state.of(flat_state), state_spec)
             y, new_state = self.loop.run(k, x, state, self.weights)
             if finish and self.loop.finish is not None:
                 y = self.loop.finish(k, y)

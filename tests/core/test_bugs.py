@@ -128,3 +128,38 @@ def test_parameter_put_in_place_of_another() -> None:
     assert before.grad is not None
     assert module.weight.grad is None
     assert not module.weight.any()
+
+
+class InPlace(nn.Module):
+    """Keeps its state in one tensor, which it writes into."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(4))
+
+    def forward(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+        state = x.new_zeros(len(x), 4) if state is None else state
+        steps = []
+        for x_t in x.unbind(1):
+            state.mul_(0.9).add_(x_t * self.weight)
+            steps.append(state * 2)
+        return torch.stack(steps, 1), state
+
+
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("levels", [2, [4, 2]])
+def test_state_that_is_written_into(levels: int | list[int], with_state: bool) -> None:
+    """Whether a function writes into its arguments is learnt from its first call; with a state of None there was
+    nothing to learn from, and the second segment's state was handed out uncopied: RuntimeError, in-place on a leaf."""
+    x, state = (torch.randn(*s, dtype=torch.float64, requires_grad=True) for s in ((2, 7, 4), (2, 4)))
+    lengths = [2, 2, 2, 1] if levels == 2 else [[2, 2], [2, 1]]
+
+    def inner(state: Tensor) -> Tensor | None:
+        return state * 1 if with_state else None  # torch refuses to write into a leaf, in the plain run too
+
+    hold_against(
+        lambda core, x, s: cut_scan(core, x, inner(s), lengths),
+        lambda core, x, s: SegmentedRNN(core, levels)(x, inner(s)),
+        InPlace().double(),
+        (x, state),
+    )
