@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import nn
@@ -98,8 +99,8 @@ def choose_device(name: str) -> torch.device:
 def build_model(config: Config) -> VideoModel:
     """Build the model with the first weights that `train.seed` gives, the same with and without `memory.enabled`."""
     torch.manual_seed(config.train.seed)
-    encoder = _build_encoder(config.model)
-    rnn, hidden_size = _build_rnn(config.model, encoder.num_features)
+    encoder, num_features = _build_encoder(config.model)
+    rnn, hidden_size = _build_rnn(config.model, num_features)
     decoder = nn.Linear(hidden_size, len(config.data.phase_names))
     criterion = nn.CrossEntropyLoss(ignore_index=-100)
     transform, memory = FrameTransform(), config.memory
@@ -168,10 +169,11 @@ def _choose_split(given: Mapping[str, Sequence[str | int]], *, is_sample: bool) 
     return given
 
 
-def _build_encoder(model: ModelConfig) -> nn.Module:
+def _build_encoder(model: ModelConfig) -> tuple[nn.Module, int]:
+    """Return the network per frame and the number of its features."""
     encoder = build_encoder(model.encoder, weights=model.weights)
-    apply_batch_norm_policy(encoder, model.batch_norm)
-    return encoder
+    num_features = cast(int, encoder.num_features)
+    return apply_batch_norm_policy(encoder, model.batch_norm), num_features
 
 
 def _build_rnn(model: ModelConfig, num_features: int) -> tuple[nn.Module, int]:

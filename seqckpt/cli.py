@@ -6,6 +6,7 @@ A mistake of the user's is one message on stderr and exit code 2; training that 
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import sys
 import time
@@ -32,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments or os.environ.get("SEQCKPT_DEBUG", "") not in ("", "0")
     arguments = [text for text in arguments if text != "--debug"]
     warnings.showwarning = _show_warning
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
     try:
         command, rest = _choose_command(arguments)
         if command is None or any(text in ("-h", "--help") for text in rest):

@@ -112,7 +112,7 @@ class Trainer:
         self.progress = Progress()
         self.meter = PeakMeter(self.device)
         self._predicted: list[Tensor] = []
-        model.head.collect = lambda logits: self._predicted.append(logits.argmax(dim=-1).cpu())
+        model.head.collect = self._collect  # type: ignore[assignment]
 
     def fit(self, clips: Sequence[Clip], val_videos: Sequence[Video]) -> None:
         """Train to the last epoch.
@@ -202,6 +202,9 @@ class Trainer:
         speed = step.num_frames / step.seconds
         values = (progress.step, progress.epoch + 1, loss_value, lr, norm, speed, peak_bytes)
         return dict(zip(_STEP_COLUMNS, values, strict=True))
+
+    def _collect(self, logits: Tensor) -> None:
+        self._predicted.append(logits.argmax(dim=-1).cpu())
 
     def _count(self, targets: Sequence[Tensor], loss: float) -> Totals:
         predicted = torch.cat(self._predicted, dim=1)

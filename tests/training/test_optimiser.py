@@ -1,0 +1,48 @@
+"""Class weights, parameter groups and the learning rate over a run."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from seqckpt.errors import DataError
+from seqckpt.training import build_adamw, inverse_frequency, learning_rate_factor
+
+
+def test_an_absent_class_weighs_nothing_and_the_loss_is_finite() -> None:
+    # Case 48: n_c = 0 gave infinite weights, and [0, nan, 0] after normalisation.
+    weights = inverse_frequency(torch.tensor([5, 0, 3]))
+    assert torch.allclose(weights, torch.tensor([8 / 15, 0.0, 8 / 9]))
+    loss = nn.functional.cross_entropy(torch.randn(8, 3), torch.tensor([0] * 5 + [2] * 3), weight=weights)
+    assert torch.isfinite(loss)
+
+
+def test_equally_frequent_classes_weigh_one() -> None:
+    assert torch.equal(inverse_frequency(torch.tensor([4, 4, 4, 4])), torch.ones(4))
+
+
+def test_no_label_at_all_is_an_error() -> None:
+    with pytest.raises(DataError, match=r"no frame of the training videos has a label"):
+        inverse_frequency(torch.zeros(7, dtype=torch.long))
+
+
+def test_biases_scales_and_frozen_parameters_do_not_decay() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Linear(4, 2), nn.Linear(2, 2))
+    model[3].requires_grad_(False)
+    decayed, others = build_adamw(model, lr=0.1, weight_decay=0.5).param_groups
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    assert {id(p) for p in decayed["params"]} == {id(model[0].weight), id(model[2].weight)}
+    assert {id(p) for p in others["params"]} == {
+        id(p) for p in (model[0].bias, model[1].weight, model[1].bias, model[2].bias)
+    }
+
+
+@pytest.mark.parametrize(("num_steps", "warmup"), [(1, 0.0), (1, 0.9), (10, 0.0), (10, 0.3), (100, 0.05)])
+def test_the_learning_rate_rises_to_its_highest_once_and_falls(num_steps: int, warmup: float) -> None:
+    factors = [learning_rate_factor(step, num_steps, warmup=warmup) for step in range(num_steps)]
+    peak = factors.index(max(factors))
+    assert max(factors) == 1.0
+    assert all(0 < factor <= 1 for factor in factors)
+    assert factors[: peak + 1] == sorted(factors[: peak + 1])
+    assert factors[peak:] == sorted(factors[peak:], reverse=True)

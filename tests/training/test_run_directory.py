@@ -1,0 +1,82 @@
+"""Names of runs, and that nothing half-made stays."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from seqckpt.errors import UsageError
+from seqckpt.training import choose_run_path, open_run_directory
+
+
+def fail_after_writing(path: Path, name: str) -> None:
+    def run() -> None:
+        with open_run_directory(path) as folder:
+            (folder / name).write_text("something")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run()
+
+
+def test_a_run_is_named_after_its_config_and_the_time(tmp_path: Path) -> None:
+    path = choose_run_path(None, "surgical_video", parent=tmp_path)
+    assert re.fullmatch(r"surgical_video-\d{8}-\d{6}", path.name)
+    assert not path.exists()
+
+
+def test_two_runs_in_one_second_have_two_names(tmp_path: Path, monkeypatch) -> None:
+    class Stopped:
+        @staticmethod
+        def now() -> Stopped:
+            return Stopped()
+
+        def __format__(self, spec: str) -> str:
+            return "20250102-030405"
+
+    monkeypatch.setattr("seqckpt.training.run_directory.datetime", Stopped)
+    names = []
+    for _ in range(3):
+        path = choose_run_path(None, "a_b", parent=tmp_path)
+        path.mkdir()
+        names.append(path.name)
+    assert names == ["a_b-20250102-030405", "a_b-20250102-030405-2", "a_b-20250102-030405-3"]
+
+
+def test_a_taken_name_is_an_error(tmp_path: Path) -> None:
+    assert choose_run_path("first", "c", parent=tmp_path) == tmp_path / "first"
+    (tmp_path / "first").mkdir()
+    with pytest.raises(UsageError, match=r"first exists already: choose another name"):
+        choose_run_path("first", "c", parent=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a:b"])
+def test_a_name_is_one_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot name a folder"):
+        choose_run_path(name, "c", parent=tmp_path)
+
+
+def test_a_run_that_fails_before_its_first_snapshot_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "x"
+    fail_after_writing(path, "config.yaml")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_fails_later_keeps_its_files(tmp_path: Path) -> None:
+    path = tmp_path / "runs" / "x"
+    fail_after_writing(path, "last.pt")
+    assert [entry.name for entry in path.iterdir()] == ["last.pt"]
+
+
+def test_other_runs_stay(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "other").mkdir(parents=True)
+    fail_after_writing(tmp_path / "runs" / "x", "config.yaml")
+    assert [entry.name for entry in (tmp_path / "runs").iterdir()] == ["other"]
+
+
+def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(UsageError, match=r"cannot be made"), open_run_directory(tmp_path / "runs" / "x"):
+        pass

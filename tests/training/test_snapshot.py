@@ -1,0 +1,80 @@
+"""A snapshot is whole or not there, whatever happens while it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from seqckpt.errors import SnapshotError
+from seqckpt.training import load_snapshot, save_snapshot
+from seqckpt.training.snapshot import write_text
+
+
+def test_a_snapshot_loads_with_weights_only(tmp_path: Path) -> None:
+    state = {"model": {"a": torch.arange(3.0)}, "epoch": 3, "names": ["x", "ü"], "best": None, "nested": {"k": [1.5]}}
+    save_snapshot(tmp_path / "last.pt", state)
+    loaded = load_snapshot(tmp_path / "last.pt")
+    assert torch.equal(loaded["model"].pop("a"), torch.arange(3.0))
+    assert loaded == {"model": {}, **{key: state[key] for key in ("epoch", "names", "best", "nested")}}
+
+
+@pytest.mark.parametrize("error", [OSError("no space left on device"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch, error: BaseException) -> None:
+    path = tmp_path / "last.pt"
+    save_snapshot(path, {"epoch": 1})
+
+    def fail(state: object, file) -> None:
+        file.write(b"half of it")
+        raise error
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(type(error)):
+        save_snapshot(path, {"epoch": 2})
+    assert load_snapshot(path) == {"epoch": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failure_to_rename_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "last.pt"
+    save_snapshot(path, {"epoch": 1})
+
+    def fail(source: object, target: object) -> None:
+        raise OSError("read-only file system")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="read-only"):
+        save_snapshot(path, {"epoch": 2})
+    assert load_snapshot(path) == {"epoch": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch) -> None:
+    events: list[str] = []
+    for name in ("fsync", "replace"):
+        original = getattr(__import__("os"), name)
+        monkeypatch.setattr(f"os.{name}", lambda *args, n=name, f=original: (events.append(n), f(*args))[1])
+    save_snapshot(tmp_path / "last.pt", {"epoch": 1})
+    assert events[:2] == ["fsync", "replace"]
+
+
+def test_text_is_written_whole(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "é\n")
+    assert (tmp_path / "a.txt").read_bytes() == "é\n".encode()
+
+
+def test_a_missing_or_damaged_snapshot_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "last.pt"
+    with pytest.raises(SnapshotError, match=r"there is no snapshot .*last\.pt"):
+        load_snapshot(path)
+    save_snapshot(path, {"model": torch.zeros(1000)})
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    with pytest.raises(SnapshotError, match=r"last\.pt is damaged"):
+        load_snapshot(path)
+    path.write_bytes(b"")
+    with pytest.raises(SnapshotError, match=r"last\.pt is damaged"):
+        load_snapshot(path)
+    torch.save({"code": Path}, path)
+    with pytest.raises(SnapshotError, match=r"last\.pt is damaged or was not made"):
+        load_snapshot(path)
