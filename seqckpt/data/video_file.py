@@ -226,7 +226,7 @@ def _open(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
         if not container.streams.video:
             raise DataError(f"{path} holds no video stream; expected a video")
         stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
+        stream.thread_type = "SLICE"  # videos are decoded side by side; threads by frame cost a third more in all
         yield container, stream
 
 
