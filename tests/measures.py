@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Calls", "count_calls", "peak_bytes", "saved_bytes"]
+__all__ = ["Calls", "count_calls", "kept_bytes", "peak_bytes", "saved_bytes"]
 
 
 @dataclass
@@ -60,12 +61,17 @@ def saved_bytes(forward: Callable[[], object], *apart: Tensor) -> int:
 
 def peak_bytes(step: Callable[[], object]) -> int:
     """The most bytes that the CPU's allocator had out at once during `step`, beyond those at its start."""
+    return max(_bytes_out(step), default=0)
+
+
+def kept_bytes(step: Callable[[], object]) -> int:
+    """Bytes that the CPU's allocator has out after `step`, whose result is dropped, beyond those at its start."""
+    return [0, *_bytes_out(step)][-1]
+
+
+def _bytes_out(step: Callable[[], object]) -> list[int]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         step()
-    now = peak = 0
     assert profile.profiler is not None
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+    return list(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))

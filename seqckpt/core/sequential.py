@@ -130,7 +130,7 @@ def _saved_bytes(layers: list[Callable[..., Any]], x: Any, parameters: set[int])
 
         def pack(tensor: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
             sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
+            return tensor.detach()  # a layer's own output, kept with its history, would keep its graph for ever
 
         with torch.enable_grad():
             handed = tree_map(_inner, x)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from measures import count_calls, saved_bytes
+from measures import count_calls, kept_bytes, saved_bytes
 from reference import hold_against
 from torch import Tensor, nn
 
@@ -151,6 +151,23 @@ def test_measured_once_per_input_shape_and_state() -> None:
         model.eval()
         checkpoint_sequential(model, images(), segments=2)
         assert len(calls) - 6 == 2
+
+
+class Outputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(8, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rnn(x)[0]
+
+
+@pytest.mark.parametrize("layer", [nn.Tanh(), Outputs()], ids=str)
+def test_measuring_leaves_no_memory_behind(layer: nn.Module) -> None:
+    """Layers that save their own outputs: a saved-tensor hook that hands those on as they are keeps the whole graph."""
+    x = torch.randn(1000, 1, 8, requires_grad=True)
+    # 32,000 bytes are one output; python's cache of measurements and the like are no tensors
+    assert kept_bytes(lambda: checkpoint_sequential(nn.Sequential(layer), x, segments=1)) < 1000
 
 
 def test_no_gradient_no_cost() -> None:
