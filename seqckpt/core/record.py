@@ -138,7 +138,9 @@ class Record:
             state = tree_unflatten(self.handover_of_state.of(flat_state), state_spec)
             y, new_state = self.loop.run(k, x, state, self.weights)
             if finish and self.loop.finish is not None:
-                y = self.loop.finish(k, y)
+                flat_y, y_spec = tree_flatten(y)  # may be the leaves themselves, where all stages are kept
+                y = self.loop.finish(k, tree_unflatten(self.handover_to_finish.of(flat_y), y_spec))
+                self.handover_to_finish.learn()
         flat_y, y_spec = tree_flatten(y)
         flat_new_state, new_state_spec = tree_flatten(new_state)
         return _Graph(flat_x, flat_state, flat_y, flat_new_state, y_spec, new_state_spec)

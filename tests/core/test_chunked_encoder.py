@@ -248,7 +248,7 @@ class Writing(nn.Module):
 
 
 @pytest.mark.parametrize("first", [Writing(), nn.LeakyReLU(0.3, inplace=True), nn.Dropout(0.5, inplace=True)], ids=str)
-@pytest.mark.parametrize("place", ["encoder", "behind a frozen stem", "kept stage", "transform"])
+@pytest.mark.parametrize("place", ["encoder", "behind a frozen stem", "kept stage", "all stages kept", "transform"])
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_layers_that_work_in_place(first: nn.Module, place: str, requires_grad: bool) -> None:
     """A layer that writes into its input must not change what its own replay starts from, nor the caller's frames."""
@@ -258,9 +258,10 @@ def test_layers_that_work_in_place(first: nn.Module, place: str, requires_grad: 
         "transform": head,
         "behind a frozen stem": nn.Sequential(stem.requires_grad_(False), nn.Sequential(first, head)),
         "kept stage": nn.Sequential(stem, nn.Sequential(first, head)),
+        "all stages kept": nn.Sequential(first, head),
     }[place]
     transform = first if place == "transform" else None
-    keep = Keep(depth=1 if place == "kept stage" else 0)
+    keep = Keep(depth={"kept stage": 1, "all stages kept": 2}.get(place, 0))
     run = hold_against(  # the plain loop is given copies of its chunks
         lambda m, x: plain_rows(
             lambda part: m(part.clone() if transform is None else transform(part.clone())), x[0], 4
