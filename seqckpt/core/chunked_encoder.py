@@ -111,6 +111,10 @@ class ChunkedEncoder(nn.Module):
         self.chunk_size = chunk_size
         self.keep = keep or Keep()
         self.transform = transform
+        if isinstance(transform, nn.Module) and transform.state_dict() and hasattr(encoder, "transform"):
+            raise ValueError(
+                "both the encoder and ChunkedEncoder have a `transform` with a state: rename the encoder's"
+            )
         self.check_replay = check_replay
         hide_in_state_dict(self, "encoder")
 
@@ -200,6 +204,10 @@ class ChunkedEncoder(nn.Module):
             num_frozen = trained.index(True) if True in trained else 0
             if not any(True for stage in stages[:num_frozen] for _ in stage.parameters()):
                 num_frozen = 0  # nothing but reshaping: its output costs more than its time
+        if len(stages) == 1 and self.keep.depth:
+            raise ValueError(
+                f"keep.depth is {self.keep.depth}, but hooks on the encoder keep it from being cut in stages"
+            )
         first_kept = max(len(stages) - self.keep.depth, num_frozen)
         if num_frozen == 0 and first_kept == len(stages):
             return [], [self.encoder], []  # whole: with its own hooks, or compiled
@@ -207,8 +215,12 @@ class ChunkedEncoder(nn.Module):
 
 
 def _stages(encoder: nn.Module) -> list[nn.Module]:
-    if isinstance(encoder, nn.Sequential) and type(encoder).forward is nn.Sequential.forward:
-        return list(encoder)
+    """The children that the encoder is a row of; the encoder itself where its call is more than that row."""
+    kind = type(encoder)
+    is_row = isinstance(encoder, nn.Sequential) and kind.forward is nn.Sequential.forward
+    hooks = (encoder._forward_hooks, encoder._forward_pre_hooks, encoder._backward_hooks, encoder._backward_pre_hooks)
+    if is_row and kind.__call__ is nn.Module.__call__ and not any(hooks):
+        return list(encoder)  # type: ignore[arg-type]
     return [encoder]
 
 

@@ -86,7 +86,8 @@ class GradientSums:
                 return None
             value = self.values[i]
             if value is None or grad.layout != torch.strided or value.layout != torch.strided:
-                self.values[i] = grad
+                # A copy: autograd may hand the same tensor to several weights, and to the caller.
+                self.values[i] = grad.clone() if value is None else grad
             else:
                 value.data = grad  # the root gradient that the engine still holds lets its memory go at once
             return grad.new_zeros(()).expand_as(grad) if grad.layout == torch.strided else None

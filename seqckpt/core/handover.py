@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from seqckpt.errors import ReplayError
+
 __all__ = ["HandOver"]
 
 
@@ -21,22 +23,35 @@ class HandOver:
     Which of both is learnt from the first call with tensors (a state may be None at first): `of(leaves)` before it
     gives copies, `learn()` after it looks whether they were written to. Cost: one copy of the first piece; of every
     piece where the function does write. Under inference mode, where tensors count no changes, every piece is copied.
-    `safe`: known to write nothing.
+    A function that writes only later is an error: what it wrote into is needed for its replay. `safe`: known to write
+    nothing.
     """
 
     def __init__(self, *, safe: bool = False) -> None:
         self.copies: bool | None = False if safe else None
         self.watched: list[tuple[Tensor, int]] = []
+        self.lent: list[tuple[Tensor, int]] = []
+        self.watching = not safe
 
     def of(self, leaves: Sequence[Any]) -> list[Any]:
         if self.copies is False:
-            return [_inner(leaf) for leaf in leaves]
+            handed = [_inner(leaf) for leaf in leaves]
+            if self.watching:
+                tensors = (leaf for leaf in handed if isinstance(leaf, Tensor) and not leaf.is_inference())
+                self.lent += [(leaf, leaf._version) for leaf in tensors]
+            return handed
         handed = [_copy(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         if self.copies is None and not torch.is_inference_mode_enabled():
             self.watched += [(leaf, leaf._version) for leaf in handed if isinstance(leaf, Tensor)]
         return handed
 
     def learn(self) -> None:
+        if any(tensor._version > version for tensor, version in self.lent):
+            raise ReplayError(
+                "the function to be replayed changed its input in place, which it did not do in its first run of this "
+                "call: a replay would start from changed values. Work on a copy there (x = x * -1 for x.mul_(-1))"
+            )
+        self.lent = []
         if self.watched:
             self.copies = any(tensor._version > version for tensor, version in self.watched)
         self.watched = []

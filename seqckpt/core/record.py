@@ -89,8 +89,13 @@ class Record:
         self.states.append(tree_map(_detached, state))
         x = tree_unflatten(piece, self.inputs_spec)
         if self.loop.prepare is not None:
-            with torch.no_grad():
+            with torch.set_grad_enabled(k == 0):  # nothing there is trained: no graph comes of it, or it is refused
                 x = self.loop.prepare(k, tree_unflatten(self.handover.of(piece), self.inputs_spec))
+            if any(needs_grad(t) for t in tree_flatten(x)[0]):
+                raise ReplayError(
+                    f"the frozen part in front of {self.loop.describe(k)} uses trainable tensors that are not its "
+                    "parameters; register them as parameters, or set keep=Keep(frozen=False)"
+                )
             self.prepared.append(x)
         self.buffers.before_piece()  # a replay starts here: what `prepare` drew and changed is behind it
         random_before = self.random.read()
@@ -168,6 +173,8 @@ class Record:
     def end_first_run(self) -> bool:
         """Close the first run; whether anything here needs a gradient."""
         self.buffers.end_first_run()
+        for handover in (self.handover, self.handover_of_state, self.handover_to_finish):
+            handover.watching = False
         self.targets = [w for w in self.weights if w.requires_grad] + self.leaves
         self.versions = [t._version for t in self.targets]
         if self.comparison is not None:

@@ -38,7 +38,7 @@ al., Memory-Efficient Backpropagation Through Time (2016).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
@@ -120,7 +120,13 @@ def replay_loop(loop: Loop, inputs: Any, state: Any) -> tuple[Any, Any]:
     `check`), or under `create_graph=True`.
     """
     flat_inputs, inputs_spec = tree_flatten(inputs)
-    record = Record(loop, flat_inputs, inputs_spec, state) if _may_need_gradient(loop, flat_inputs, state) else None
+    record = None
+    if torch.is_grad_enabled():
+        known = _is_known_to_train(loop, flat_inputs, state)
+        if not known and not loop.num_kept:
+            return loop.run(0, inputs, state, loop.weights)  # in the plain graph, should it train something hidden
+        if known or not loop.closed:  # what is not known may be found in the graph of the last piece
+            record = Record(loop, flat_inputs, inputs_spec, state)
     outputs = _Joined(loop)
     handover = HandOver(safe=loop.closed)
     for k in range(loop.num_pieces):
@@ -146,11 +152,7 @@ def replay_loop(loop: Loop, inputs: Any, state: Any) -> tuple[Any, Any]:
     )
 
 
-def _may_need_gradient(loop: Loop, flat_inputs: Sequence[Any], state: Any) -> bool:
-    if not torch.is_grad_enabled():
-        return False
-    if not (loop.closed or loop.modules or loop.weights):
-        return True  # a plain function may close over trainable tensors: its first graph will tell
+def _is_known_to_train(loop: Loop, flat_inputs: Sequence[Any], state: Any) -> bool:
     parameters = (p for module in loop.modules for p in module.parameters())
     return any(needs_grad(t) for t in (*flat_inputs, *tree_flatten(state)[0], *loop.weights, *parameters))
 
@@ -165,6 +167,12 @@ class _Joined:
 
     def put(self, k: int, y: Any) -> None:
         leaves, spec = tree_flatten(y)
+        for leaf in leaves:
+            if is_dataclass(leaf) and not isinstance(leaf, type):
+                raise TypeError(
+                    f"{self.loop.describe(k)} returned a {type(leaf).__name__}, a dataclass, whose tensors would lose "
+                    "their gradient; return a tuple, list or dict, or register the class with pytree"
+                )
         if self.spec is None:
             self.spec = spec
             self.flat = leaves if self.loop.spans is None else [self._whole(k, leaf) for leaf in leaves]
@@ -174,7 +182,13 @@ class _Joined:
             for whole, leaf in zip(self.flat, leaves, strict=True):
                 if isinstance(leaf, Tensor):
                     self._check_rows(k, leaf)
-                    self.loop.cut(whole, k).copy_(leaf.detach())
+                    rows = self.loop.cut(whole, k)
+                    if rows.shape != leaf.shape or rows.dtype != leaf.dtype:
+                        raise ReplayError(
+                            f"{self.loop.describe(k)} returned {leaf.dtype} of shape {tuple(leaf.shape)}; expected "
+                            f"{rows.dtype} of shape {tuple(rows.shape)}, as the first {self.loop.name} returned"
+                        )
+                    rows.copy_(leaf.detach())
 
     def _whole(self, k: int, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):

@@ -37,6 +37,9 @@ def run_layers(
         with torch.autocast("cpu", enabled=False):
             hx = None if hx is None else tuple(s.to(dtype) for s in hx)
             return run_layers(core, x.to(dtype), hx, levels=levels, check=check)
+    if not _is_one_call(core):
+        for hook in core._forward_pre_hooks.values():  # such as those that compute a normalised weight
+            hook(core, (x, hx))
     layout = _Layout(core, x)
     state = layout.initial_state(hx)
     rows = layout.rows
@@ -59,6 +62,17 @@ def run_layers(
 
 def _device(x: Tensor | PackedSequence) -> torch.device:
     return x.data.device if isinstance(x, PackedSequence) else x.device
+
+
+def _is_one_call(core: nn.RNNBase) -> bool:
+    """Whether a segment can be one call of the core itself: nothing random, computed or reversed is inside."""
+    own_weights = all(isinstance(getattr(core, name), nn.Parameter) for names in core._all_weights for name in names)
+    dropout = core.training and core.dropout > 0 and core.num_layers > 1
+    return own_weights and not dropout and not core.bidirectional and not parametrize.is_parametrized(core)
+
+
+def _has_hooks(core: nn.RNNBase) -> bool:
+    return bool(core._forward_hooks or core._forward_pre_hooks)
 
 
 class _Layout:
@@ -139,9 +153,7 @@ class _Sweep:
         self, rows: Tensor, masks: list[Tensor], state: State, layers: Sequence[int], *, reverse: bool
     ) -> tuple[Tensor, State]:
         """Layers `layers` (counting directions) over all steps; `masks` lie before all but the first, or before it."""
-        direct = not masks and not self.core.bidirectional and not parametrize.is_parametrized(self.core)
-        if rows.is_cuda and torch.is_grad_enabled() and not self.core.training:
-            direct = False
+        direct = _is_one_call(self.core) and not (rows.is_cuda and torch.is_grad_enabled() and not self.core.training)
         per_layer = [] if direct else [_weights_of(self.core, i) for i in layers]
         if rows.is_cuda and per_layer and (masks or self.core.bidirectional):
             for i, weights in zip(layers, per_layer, strict=True):
@@ -164,7 +176,7 @@ class _Sweep:
                 spans=[(offsets[a] - offsets[start], offsets[b] - offsets[start]) for a, b in cuts],
                 weights=weights,
                 modules=[self.core] if direct else [],
-                closed=True,
+                closed=not (direct and _has_hooks(self.core)),
                 first_run_with_grad=True,
                 check=self.check,
             )

@@ -104,7 +104,8 @@ class SegmentedRNN(nn.Module):
 
     def forward(self, x: Any, state: Any = None) -> tuple[Any, Any]:
         core = _uncompiled(self.core)
-        if not isinstance(core, nn.RNNBase):
+        if not isinstance(core, nn.RNNBase) or type(core).forward not in _OWN_FORWARDS:
+            _refuse_as_custom(core, x)
             return checkpointed_scan(
                 self.core, x, state, self._levels, time_dim=int(self.batch_first), check_replay=self.check_replay
             )
@@ -189,6 +190,17 @@ def _num_steps(inputs: Any, time_dim: int) -> int:
             f"inputs of shapes {shapes}: expected tensors with equally many time steps in dimension {time_dim}"
         )
     return sizes.pop()  # type: ignore[return-value]
+
+
+_OWN_FORWARDS = (nn.LSTM.forward, nn.GRU.forward, nn.RNN.forward)
+
+
+def _refuse_as_custom(core: nn.Module, x: Any) -> None:
+    """A core with a forward of its own is run segment by segment, forwards in time: refuse what cannot be run so."""
+    if getattr(core, "bidirectional", False):
+        raise ValueError(f"{type(core).__name__} is bidirectional, with a forward of its own: it cannot be cut in time")
+    if isinstance(x, PackedSequence):
+        raise TypeError(f"{type(core).__name__} has a forward of its own: pad its input, PackedSequence cannot be cut")
 
 
 def _uncompiled(core: nn.Module) -> nn.Module:

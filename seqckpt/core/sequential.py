@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from seqckpt.core.closures import modules_of
 from seqckpt.core.cuts import check_length
 from seqckpt.core.replay import Loop, replay_loop
-from seqckpt.core.surroundings import BufferGuard, RandomStates, accelerators_of
+from seqckpt.core.surroundings import BufferGuard, RandomStates, accelerators_of, replaying
 from seqckpt.partition import partition
 from seqckpt.units import format_bytes, parse_bytes
 
@@ -113,7 +113,7 @@ def _measure(layers: list[Callable[..., Any]], x: Any) -> tuple[list[int], list[
     if key not in cache:
         random = RandomStates(accelerators_of(tensors))
         states = random.read()
-        with BufferGuard(owners).untouched():
+        with BufferGuard(owners).untouched(), replaying():
             weights = {p.untyped_storage().data_ptr() for m in owners for p in m.parameters()}
             cache[key] = _saved_bytes(layers, x, weights)
         random.write(states)
