@@ -46,6 +46,7 @@ __all__ = [
     "build_optimiser",
     "build_settings",
     "build_videos",
+    "check_image_size",
     "find_unusable_names",
     "set_class_weights",
 ]
@@ -75,6 +76,9 @@ def find_unusable_names(config: Config) -> Iterator[str]:
             build_encoder(config.model.encoder)
         except ValueError as error:
             yield f"model.encoder: {error}"
+    weights = config.model.weights
+    if weights not in (None, "DEFAULT") and not Path(weights).is_file():
+        yield f"model.weights={weights}: there is no such file; expected null, DEFAULT, or a file of weights"
     try:
         choose_device(config.train.device)
     except ConfigError as error:
@@ -113,6 +117,20 @@ def build_model(config: Config) -> VideoModel:
     )
 
 
+def check_image_size(model: VideoModel, image_size: int) -> None:
+    """Encode one empty frame, so that a size that the encoder cannot take is found before any data is read."""
+    frame = torch.zeros(1, 3, image_size, image_size, dtype=torch.uint8)
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval().encoder([frame])
+    except RuntimeError as error:
+        raise ConfigError(
+            f"data.image_size={image_size}: model.encoder cannot take frames of this size ({error}); try a larger one"
+        ) from error
+    model.train(training)
+
+
 def build_videos(data: DataConfig) -> Videos:
     """Read the videos of each split; the sample data is made first, if it is asked for and absent."""
     root = Path(data.root)
@@ -120,7 +138,8 @@ def build_videos(data: DataConfig) -> Videos:
     if is_sample and not root.exists():
         make_sample(root, seed=_SAMPLE_SEED)
     split = {name: entries for name, entries in vars(data.split).items() if entries is not None}
-    ids = parse_split(_choose_split(split, is_sample=is_sample), list_video_ids(root))
+    available = list_video_ids(root)  # first: a folder that is not there is the mistake to name
+    ids = parse_split(_choose_split(split, is_sample=is_sample), available)
     videos = read_cholec80(
         root,
         [video_id for part in ids.values() for video_id in part],

@@ -51,6 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         print("interrupted", file=sys.stderr)
         return 130
+    except Exception as error:  # not foreseen: still no traceback in a user's face, but the way to one
+        if debug:
+            traceback.print_exc()
+        else:
+            print(f"error: {type(error).__name__}: {error}\n(--debug shows where it came from)", file=sys.stderr)
+        return 1
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -61,6 +67,7 @@ def train(arguments: Sequence[str]) -> int:
     device = build.choose_device(config.train.device)
     phase_names = list(config.data.phase_names)
     model = build.build_model(config)
+    build.check_image_size(model, config.data.image_size)
     videos = build.build_videos(config.data)
     build.set_class_weights(model, config.train.class_weights, videos.train, num_phases=len(phase_names))
     model.to(device)

@@ -87,7 +87,12 @@ def test_plain_and_checkpointed_runs_have_one_loss_curve(sample: Path) -> None:
         (("data.split.test=[9]",), ["video 9"]),
         (("data.split.val=[]",), ["val"]),
         (("data.root=nowhere",), ["nowhere", "phase_annotations"]),
-        (("model.weights=nowhere.pt",), ["nowhere.pt"]),
+        (("model.weights=nowhere.pt", "train.class_weights=foo"), ["nowhere.pt", "foo"]),
+        (("train.seed=99999999999999999999999",), ["train.seed"]),
+        (("data.fps=1e-9",), ["data.fps"]),
+        (("data.image_size=100000",), ["data.image_size"]),
+        (("model.encoder=alexnet", "data.image_size=16"), ["data.image_size=16"]),
+        (("run=" + "x" * 300,), ["run=", "300"]),
     ],
 )
 def test_a_mistake_is_one_message_and_leaves_nothing(
@@ -104,6 +109,13 @@ def test_a_mistake_is_one_message_and_leaves_nothing(
 def test_without_a_config_the_known_ones_are_listed(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *given]) == 2
     assert "surgical_video.yaml" in capsys.readouterr().err
+
+
+def test_a_folder_that_is_not_there_is_what_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "config=surgical_video.yaml", "data.root=nowhere"]) == 2
+    shown = capsys.readouterr().err
+    assert "nowhere" in shown
+    assert "phase_annotations" in shown
 
 
 def test_damaged_data_is_a_message(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,8 +65,8 @@ class SplitConfig:
 @dataclass
 class DataConfig:
     root: str = _key(DEFAULT_ROOT, "data set in the Cholec80 layout; the default is the sample data, made when absent")
-    fps: float = _key(1.0, "frames sampled per second of video", above=0)
-    image_size: int = _key(64, "height and width that frames are resized to, in pixels", at_least=16)
+    fps: float = _key(1.0, "frames sampled per second of video", at_least=0.001, at_most=1000)
+    image_size: int = _key(64, "height and width of frames, resized to it, in pixels", at_least=16, at_most=4096)
     clip_length: int = _key(500, "frames that one loss is computed over", at_least=1)
     phase_names: list[str] = _key(_PHASES, "names of the phases, in the order of their ids")
     cache_dir: str | None = _key(None, "folder for decoded frames; null: beside the data")
@@ -101,7 +101,7 @@ class TrainConfig:
     weight_decay: float = _key(0.01, "decoupled weight decay of matrices and kernels", at_least=0)
     clip_norm: float | None = _key(1.0, "longest gradient (2-norm over all parameters); null: no limit", above=0)
     class_weights: str = _key("none", "weights of phases in the loss", choices=("none", "inverse_frequency"))
-    seed: int = _key(0, "first weights, order of clips and dropout follow from it", at_least=0)
+    seed: int = _key(0, "first weights, order of clips and dropout follow from it", at_least=0, at_most=2**32 - 1)
     device: str = _key("auto", "auto, cpu, cuda or cuda:N")
 
 

@@ -27,6 +27,8 @@ def choose_run_path(name: str | None, config_name: str, *, parent: Path = Path("
         return path
     if not name or name in (".", "..") or any(character in name for character in '/\\:*?"<>|\0'):
         raise UsageError(f"run={name!r} cannot name a folder: expected a plain name, such as run=first_try")
+    if len(name.encode()) > 200:
+        raise UsageError(f"run={name[:20]}...: a name of {len(name.encode())} bytes; expected at most 200")
     if (parent / name).exists():
         raise UsageError(f"the run {parent / name} exists already: choose another name, or move that folder away")
     return parent / name
