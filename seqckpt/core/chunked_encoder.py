@@ -220,7 +220,7 @@ def _stages(encoder: nn.Module) -> list[nn.Module]:
     is_row = isinstance(encoder, nn.Sequential) and kind.forward is nn.Sequential.forward
     hooks = (encoder._forward_hooks, encoder._forward_pre_hooks, encoder._backward_hooks, encoder._backward_pre_hooks)
     if is_row and kind.__call__ is nn.Module.__call__ and not any(hooks):
-        return list(encoder)  # type: ignore[arg-type]
+        return [stage for stage in encoder._modules.values() if stage is not None]  # one used twice counts twice
     return [encoder]
 
 

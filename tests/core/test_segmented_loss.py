@@ -592,7 +592,7 @@ def test_criterion_without_elements_per_frame_is_refused(criterion: nn.Module) -
         "cross_entropy",
         None,
     ],
-    ids=str,
+    ids=["module", "none", "batchmean", "function", "list", "dict", "name", "nothing"],
 )
 def test_criterion_that_cannot_be_split_is_refused_at_construction(criterion: Any) -> None:
     with pytest.raises(TypeError, match=r"cannot be computed segment by segment.*Expected an attribute `reduction`"):
