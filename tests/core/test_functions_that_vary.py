@@ -146,7 +146,7 @@ def test_hooks_on_the_encoder_count_however_it_is_cut(frozen: bool) -> None:
     encoder.register_forward_hook(lambda module, args, output: output * 10)
     rows = torch.randn(1, 7, 3)
     assert torch.allclose(ChunkedEncoder(encoder, 3)(rows), encoder(rows), rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="keep.depth is 1"):
+    with pytest.raises(ValueError, match=r"keep\.depth is 1"):
         ChunkedEncoder(encoder, 3, keep=Keep(depth=1))(rows)
 
 
