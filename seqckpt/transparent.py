@@ -12,9 +12,8 @@ __all__ = ["hide_in_state_dict"]
 def hide_in_state_dict(wrapper: nn.Module, child: str) -> None:
     """Leave the name of one child out of the wrapper's `state_dict` keys, when saving and when loading.
 
-    Call it once, at the end of the wrapper's `__init__`; keys of the wrapper's other
-    children stay. It works at
-    any depth of nesting, and survives deepcopy and pickle.
+    Call it once, at the end of the wrapper's `__init__`; keys of the wrapper's other children stay. It works at any
+    depth of nesting, and survives deepcopy and pickle.
 
     >>> import torch
     >>> class Wrapper(nn.Module):

@@ -46,14 +46,11 @@ class Keep:
 
     Args:
         depth: the number of last stages (children of an nn.Sequential) whose graphs are kept for every chunk: late
-        stages
-            cost few bytes for the time that they save.
+            stages cost few bytes for the time that they save.
         chunks: the number of last chunks kept whole; the first one is free, since its graph and any other chunk's
-        replay
-            are never alive together.
+            replay are never alive together.
         frozen: whether stages in front that nothing trains are run once and their output stored (True), or replayed
-        like
-            the rest (False), which costs their time but not the bytes of that output.
+            like the rest (False), which costs their time but not the bytes of that output.
     """
 
     depth: int = 0

@@ -41,10 +41,9 @@ class SegmentedRNN(nn.Module):
     """A recurrent network, run and backpropagated in segments of time; everything else is as in the network itself.
 
     Args:
-        core: an nn.LSTM, nn.GRU or nn.RNN with any of their options, or any module called as `core(x, state)`; see
-        Core. segment_length: time steps per segment, or lengths of nested levels such as `[250, 25]`: states are
-        stored every
-            250 steps, and every 25 within the 250 that are being replayed.
+        core: an nn.LSTM, nn.GRU or nn.RNN with any of their options, or any module called as `core(x, state)`: Core.
+        segment_length: time steps per segment, or lengths of nested levels such as `[250, 25]`: states are stored
+            every 250 steps, and every 25 within the 250 that are being replayed.
         batch_first: for cores other than torch's: whether time is dimension 1 (the default, unless the core has an
             attribute `batch_first` that says otherwise) or 0.
         check_replay: compare the values of every replay with the first run's; for debugging.
@@ -61,7 +60,8 @@ class SegmentedRNN(nn.Module):
 
     Under CPU autocast an nn.LSTM runs in float32: torch's own fails there on processors without bfloat16 kernels.
     Forward hooks registered on the core fire once per segment and replay; with dropout between layers, both
-    directions or parametrized weights the layers run one by one, and the core's own hooks do not fire.
+    directions or computed weights (parametrized, weight norm) the layers run one by one, and they do not fire. A subclass
+    with a forward of its own is run as any other core is: not packed, and not in both directions.
 
     Raises TypeError or ValueError for a segment length that is not a whole number from 1 up, and the core's own
     errors for wrong inputs and states, before anything is computed.
@@ -130,10 +130,9 @@ def checkpointed_scan(
 
     Args:
         run_segment: called as `run_segment(inputs_of_segment, state)`; returns `(outputs, state)`. Outputs have as
-        many time
-            steps as the inputs. It may close over modules and trainable tensors; modules are found where it is a
-            module, a module's method, a partial, or a closure over modules. Tensors computed outside must come in
-            through `inputs` or `state`, else ReplayError says so.
+            many time steps as the inputs. It may close over modules and trainable tensors; modules are found where it
+            is a module, a module's method, a partial, or a closure over modules. Tensors computed outside must come
+            in through `inputs` or `state`, else ReplayError says so.
         inputs: a tensor or nested tuples, lists, dicts of tensors, all with the same number of steps in `time_dim`.
         state: the initial state, nested likewise, or None.
         segment_length: steps per segment, or lengths of nested levels such as `[250, 25]`.

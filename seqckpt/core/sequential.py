@@ -39,8 +39,7 @@ def checkpoint_sequential(
 
     Args:
         modules: an nn.Sequential or a list of modules (or functions); each is called with the result of the one
-        before, a
-            tuple being handed on as several arguments.
+            before, a tuple being handed on as several arguments.
         x: the input, a tuple for several, nested or not.
         segments: into how many to cut, at most; or
         memory: bytes (or "500MiB") that activations may take: the fewest segments that keep within it are used.
