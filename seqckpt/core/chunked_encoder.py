@@ -71,8 +71,7 @@ class ChunkedEncoder(nn.Module):
             balanced: 33 frames in chunks of 16 become 11 + 11 + 11.
         keep: what is kept rather than replayed; see Keep. `depth` needs an nn.Sequential.
         transform: applied to a chunk's frames first, in the chunk (to float, normalisation, augmentation); must not
-        change
-            them in place, and must draw random numbers from torch's generators or not at all.
+            change them in place, and must draw random numbers from torch's generators or not at all.
         check_replay: compare the values of every replay with the first run's; for debugging.
 
     `forward(frames)` takes a tensor (B, T, C, H, W) of any dtype and returns features (B, T, ...); with `lengths` (B

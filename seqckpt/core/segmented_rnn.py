@@ -60,8 +60,8 @@ class SegmentedRNN(nn.Module):
 
     Under CPU autocast an nn.LSTM runs in float32: torch's own fails there on processors without bfloat16 kernels.
     Forward hooks registered on the core fire once per segment and replay; with dropout between layers, both
-    directions or computed weights (parametrized, weight norm) the layers run one by one, and they do not fire. A subclass
-    with a forward of its own is run as any other core is: not packed, and not in both directions.
+    directions or computed weights (parametrized, weight norm) the layers run one by one, and they do not fire. A
+    subclass with a forward of its own is run as any other core is: not packed, and not in both directions.
 
     Raises TypeError or ValueError for a segment length that is not a whole number from 1 up, and the core's own
     errors for wrong inputs and states, before anything is computed.
