@@ -7,6 +7,13 @@ of a recurrent network, where no height is near). The way of the data:
     SegmentedLoss -> loss
 """
 
+import os
+
+# OpenMP's threads burn their cores while they wait for each other. Beside other work on the machine that makes a step
+# of many small kernels ten times slower (two cores, one busy neighbour: 1 s became 9 to 19 s); sleeping threads do not.
+# It counts where torch is not loaded yet, and a setting of the user's stays.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 from seqckpt.core import (
     Checkpointed,
     ChunkedEncoder,

@@ -8,6 +8,9 @@ import random
 import hypothesis
 import numpy as np
 import pytest
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as seqckpt/__init__.py does, but before torch is loaded here
+
 import torch
 
 # `ci` tries the same examples on every run, so that a failure is never a matter of luck; HYPOTHESIS_PROFILE=long

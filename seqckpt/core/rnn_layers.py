@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import PackedSequence
 
 from seqckpt.core.cuts import fixed_spans
@@ -65,10 +64,14 @@ def _device(x: Tensor | PackedSequence) -> torch.device:
 
 
 def _is_one_call(core: nn.RNNBase) -> bool:
-    """Whether a segment can be one call of the core itself: nothing random, computed or reversed is inside."""
-    own_weights = all(isinstance(getattr(core, name), nn.Parameter) for names in core._all_weights for name in names)
+    """Whether a segment can be one call of the core itself: nothing random, computed or reversed is inside.
+
+    Weights are looked up among the parameters, since getting one that is parametrized would compute it.
+    """
+    names = [name for layer in core._all_weights for name in layer]
+    own_weights = all(isinstance(core._parameters.get(name), nn.Parameter) for name in names)
     dropout = core.training and core.dropout > 0 and core.num_layers > 1
-    return own_weights and not dropout and not core.bidirectional and not parametrize.is_parametrized(core)
+    return own_weights and not dropout and not core.bidirectional
 
 
 def _has_hooks(core: nn.RNNBase) -> bool:
