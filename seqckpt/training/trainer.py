@@ -10,6 +10,7 @@ holds a graph: losses are Python floats as soon as a step is over.
 from __future__ import annotations
 
 import csv
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -156,10 +157,11 @@ class Trainer:
             num_workers=settings.num_workers,
         )
         num_batches = -(-len(clips) // settings.batch_size)
+        pause = 0.1 if sys.stderr.isatty() else 10.0  # seconds between updates: a log file is no terminal
         title = f"epoch {progress.epoch + 1}/{settings.num_epochs}"
         with (
             open(self.folder / "steps.csv", "a", newline="") as file,
-            tqdm(total=num_batches, desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
+            tqdm(total=num_batches, desc=title, unit="step", leave=False, dynamic_ncols=True, mininterval=pause) as bar,
         ):
             table = csv.DictWriter(file, fieldnames=_STEP_COLUMNS, lineterminator="\n")
             if progress.step == 0:

@@ -1,0 +1,165 @@
+"""The training loop on videos in memory: what it saves, when it stops, and that it is exact over whole clips."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
+from seqckpt.data import Video, cut_clips
+from seqckpt.errors import TrainingError
+from seqckpt.models import FrameTransform, PerFrame, PlainLoss, SmallEncoder, VideoModel
+from seqckpt.training import Trainer, TrainSettings, build_adamw, load_snapshot, predict_videos
+
+NUM_PHASES = 3
+
+
+def make_video(number: int, length: int) -> Video:
+    generator = torch.Generator().manual_seed(number)
+    phases = torch.arange(length) * NUM_PHASES // length
+    frames = torch.randint(0, 64, (length, 3, 16, 16), generator=generator, dtype=torch.uint8)
+    frames += (phases * 60).to(torch.uint8).view(-1, 1, 1, 1)
+    seconds = np.arange(length, dtype=np.float64)
+    return Video(f"video{number:02d}", frames, seconds, phases, None, Path(f"video{number:02d}.mp4"))
+
+
+VIDEOS = [make_video(1, 20), make_video(2, 27)]
+VALIDATION = [make_video(3, 23)]
+
+
+def make_model(*, checkpointed: bool = True) -> VideoModel:
+    torch.manual_seed(0)
+    encoder, rnn, decoder = SmallEncoder(8, width=8), nn.LSTM(8, 8, batch_first=True), nn.Linear(8, NUM_PHASES)
+    criterion, transform = nn.CrossEntropyLoss(ignore_index=-100), FrameTransform()
+    if not checkpointed:
+        return VideoModel(PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion))
+    chunked = ChunkedEncoder(encoder, 6, transform=transform)
+    return VideoModel(chunked, SegmentedRNN(rnn, 7), SegmentedLoss(decoder, criterion, 5))
+
+
+def make_trainer(folder: Path, model: VideoModel | None = None, **changes: object) -> Trainer:
+    values: dict[str, object] = {
+        "num_epochs": 2,
+        "batch_size": 1,
+        "lr": 1e-2,
+        "warmup": 0.0,
+        "clip_norm": 1.0,
+        "seed": 0,
+        "validation_window": 10,
+    }
+    model = model or make_model()
+    settings = TrainSettings(**{**values, **changes})  # type: ignore[arg-type]
+    optimiser = build_adamw(model, lr=settings.lr, weight_decay=0.01)
+    extra = {"phase_names": ["a", "b", "c"]}
+    return Trainer(
+        model, optimiser, settings, folder=folder, num_phases=NUM_PHASES, extra=extra, print_line=lambda line: None
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_plain_and_checkpointed_models_train_alike(tmp_path: Path, batch_size: int) -> None:
+    losses = []
+    for checkpointed in (True, False):
+        folder = tmp_path / str(checkpointed)
+        folder.mkdir()
+        trainer = make_trainer(folder, make_model(checkpointed=checkpointed), num_epochs=4, batch_size=batch_size)
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
+        losses.append([float(row["loss"]) for row in rows(folder / "steps.csv")])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # float32: kernels round differently by size
+    assert losses[0][-1] < losses[0][0]
+
+
+def test_an_epoch_steps_once_per_batch_and_saves_plain_values(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path)
+    trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)  # 12 + 8 and 12 + 12 + 3 frames
+    assert [row["step"] for row in rows(tmp_path / "steps.csv")] == [str(step) for step in range(1, 11)]
+    assert [row["step"] for row in rows(tmp_path / "metrics.csv")] == ["5", "10"]
+    state = load_snapshot(tmp_path / "last.pt")
+    assert state["phase_names"] == ["a", "b", "c"]
+    assert state["progress"]["epoch"] == 2
+    assert state["progress"]["of_run"]["num_frames"] == 2 * (20 + 27)
+    for record in state["progress"]["records"]:
+        assert all(isinstance(value, int | float) for value in record.values())
+    assert not any(value.requires_grad for value in state["model"].values())
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+
+def test_the_same_seed_trains_the_same_weights(tmp_path: Path) -> None:
+    weights = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        trainer = make_trainer(tmp_path / name)
+        torch.rand(len(weights))  # whatever state the global generator is in
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
+        weights.append(trainer.model.state_dict())
+    assert all(torch.equal(value, weights[1][key]) for key, value in weights[0].items())
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_what_is_not_finite_stops_with_the_clip_named(tmp_path: Path, what: str) -> None:
+    trainer = make_trainer(tmp_path, batch_size=2)
+    parameter = trainer.model.get_submodule("head.decoder").bias
+    if what == "loss":
+        with torch.no_grad():
+            parameter.fill_(math.nan)
+    else:
+        parameter.register_hook(lambda gradient: gradient * math.inf)
+    message = rf"the {what} became (nan|inf) in step 1 \(epoch 1\), on video0\d frames \d+ to \d+, video0\d frames"
+    before = {key: value.clone() for key, value in trainer.model.state_dict().items()}
+    with pytest.raises(TrainingError, match=message):
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
+    for key, value in trainer.model.state_dict().items():
+        assert torch.equal(value.nan_to_num(), before[key].nan_to_num()), "no step was made"
+
+
+def test_an_undefined_validation_is_never_the_best(tmp_path: Path) -> None:
+    unlabelled = Video("video09", VALIDATION[0].frames, VALIDATION[0].seconds, torch.full((23,), -100), None, Path("x"))
+    trainer = make_trainer(tmp_path)
+    trainer.fit(cut_clips(VIDEOS, 12), [unlabelled])
+    assert not (tmp_path / "best.pt").exists()
+    assert (tmp_path / "last.pt").exists()
+    assert trainer.progress.best_accuracy is None
+    trainer.load_best()  # keeps the weights of the last epoch
+
+
+def test_a_worse_epoch_leaves_the_best_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    accuracies = iter([0.5, 0.8, 0.7])
+
+    class Scores:
+        def __init__(self) -> None:
+            self.accuracy_mean = next(accuracies)
+
+    monkeypatch.setattr("seqckpt.training.trainer.score", lambda predictions, num_phases: Scores())
+    make_trainer(tmp_path, num_epochs=3).fit(cut_clips(VIDEOS, 12), VALIDATION)
+    best = load_snapshot(tmp_path / "best.pt")["progress"]
+    assert (best["epoch"], best["best_epoch"], best["best_accuracy"]) == (2, 2, 0.8)
+    last = load_snapshot(tmp_path / "last.pt")["progress"]
+    assert (last["epoch"], last["best_epoch"]) == (3, 2)
+
+
+def test_windows_predict_what_the_whole_video_does() -> None:
+    model = make_model()
+    (whole,) = predict_videos(model, VALIDATION, window=100)
+    (pieces,) = predict_videos(model, VALIDATION, window=7)
+    assert np.array_equal(whole.prediction, pieces.prediction)
+    assert np.allclose(whole.probability, pieces.probability, rtol=1e-5)
+    assert model.training
+
+
+def test_a_video_is_predicted_alike_after_another() -> None:
+    # Case 18: no state goes from one video to the next.
+    model = make_model()
+    alone = predict_videos(model, VALIDATION, window=10)[-1]
+    after = predict_videos(model, [*VIDEOS, *VALIDATION], window=10)[-1]
+    assert np.array_equal(alone.probability, after.probability)
