@@ -19,9 +19,9 @@ from typing import Any, TextIO
 import torch
 
 from seqckpt import build, training
+from seqckpt.atomic import write_text
 from seqckpt.config import Config, describe_keys, load_config, write_config
 from seqckpt.errors import TrainingError, UsageError
-from seqckpt.training.snapshot import write_text
 from seqckpt.units import format_seconds
 
 __all__ = ["main"]

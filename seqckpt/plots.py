@@ -7,8 +7,6 @@ path names the format (png, svg, pdf); the file appears under its name only when
 from __future__ import annotations
 
 import math
-import os
-import uuid
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
+from seqckpt.atomic import new_file
 from seqckpt.errors import UsageError
 from seqckpt.units import format_bytes, format_seconds
 
@@ -270,13 +269,7 @@ def _grid(axes: Axes) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.stem}-{uuid.uuid4().hex}{path.suffix}")
-    try:
-        with warnings.catch_warnings():
-            # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to warn.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
-            figure.savefig(unfinished, dpi=_DOTS_PER_INCH, facecolor="white")
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    with new_file(path) as file, warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to warn.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(file, format=path.suffix.removeprefix(".") or None, dpi=_DOTS_PER_INCH, facecolor="white")

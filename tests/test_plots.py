@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import matplotlib as mpl
 import numpy as np
@@ -65,8 +65,8 @@ def test_a_picture_is_written_whole(tmp_path: Path, kind: str, suffix: str) -> N
 
 @pytest.mark.parametrize("kind", ["ribbons", "curves", "peak_memory"])
 def test_a_failure_leaves_the_old_picture(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail_half_way(figure: Figure, path: Path, **options: Any) -> None:
-        Path(path).write_bytes(b"half")
+    def fail_half_way(figure: Figure, file: BinaryIO, **options: Any) -> None:
+        file.write(b"half")
         raise OSError("disk full")
 
     path = tmp_path / "picture.png"

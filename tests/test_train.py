@@ -157,4 +157,4 @@ def test_ctrl_c_saves_and_ends(sample: Path, tmp_path: Path) -> None:
     assert process.returncode == 130, shown
     assert "Traceback" not in shown
     assert "model" in torch.load(metrics.parent / "last.pt", weights_only=True)
-    assert not list(metrics.parent.glob("*.tmp"))
+    assert not list(metrics.parent.glob(".*"))  # what is being written has a hidden name

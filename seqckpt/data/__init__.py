@@ -10,7 +10,7 @@
 - `videos`: Video and FrameSource, the one internal form. `splits`: which videos are for what. `clips`: what one loss
   is computed over, and in which order.
 - `sample`, `sample_script`, `sample_scene`: synthetic surgeries in the layout of Cholec80.
-- `atomic`, `natural_order`: how files appear, and how names are sorted.
+- `natural_order`: how names are sorted.
 
 Frames are uint8 (T, C, H, W), RGB, until they are inside the encoder's chunk. Whatever is wrong with the data is a
 DataError with file, line, what was read and what was expected.

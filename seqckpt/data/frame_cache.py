@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqckpt.data.atomic import new_file
+from seqckpt.atomic import new_file
 from seqckpt.data.video_file import choose_frames, index_video, read_frames, to_fraction
 from seqckpt.errors import DataError
 from seqckpt.units import format_bytes

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from seqckpt.atomic import write_text
 from seqckpt.plots import Ribbon, plot_curves, plot_ribbons
 from seqckpt.training.evaluation import VideoPrediction
-from seqckpt.training.snapshot import write_text
 
 __all__ = ["draw_curves", "write_results", "write_table"]
 

@@ -1,28 +1,27 @@
 """Snapshots: the saved state of a training run, whole or not there.
 
-A file is written beside its place, flushed to disk and renamed over the old one, so that whatever happens in between,
-a good file bears the name.
+A file is written beside its place, flushed to disk and renamed over the old one (atomic.py), so that whatever happens
+in between, a good file bears the name.
 """
 
 from __future__ import annotations
 
-import os
 import pickle
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
+from seqckpt.atomic import new_file
 from seqckpt.errors import SnapshotError
 
-__all__ = ["load_snapshot", "replace_file", "save_snapshot", "write_text"]
+__all__ = ["load_snapshot", "save_snapshot"]
 
 
 def save_snapshot(path: Path, state: Mapping[str, Any]) -> None:
     """Save tensors, numbers, texts, lists and dicts at `path`; the file there before stays whole if that fails."""
-    with replace_file(path) as file:
+    with new_file(path) as file:
         torch.save(dict(state), file)
 
 
@@ -35,35 +34,3 @@ def load_snapshot(path: Path, *, device: torch.device | str = "cpu") -> dict[str
     except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise SnapshotError(f"the snapshot {path} is damaged or was not made by this program ({reason})") from error
-
-
-@contextmanager
-def replace_file(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file; on success it is on disk under the name `path`, on failure it is gone."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _flush_folder(path.parent)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
-    with replace_file(path) as file:
-        file.write(text.encode())
-
-
-def _flush_folder(folder: Path) -> None:
-    """Bring the renaming itself to disk; Windows cannot open folders."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

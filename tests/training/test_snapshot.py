@@ -9,7 +9,6 @@ import torch
 
 from seqckpt.errors import SnapshotError
 from seqckpt.training import load_snapshot, save_snapshot
-from seqckpt.training.snapshot import write_text
 
 
 def test_a_snapshot_loads_with_weights_only(tmp_path: Path) -> None:
@@ -57,11 +56,6 @@ def test_the_file_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch)
         monkeypatch.setattr(f"os.{name}", lambda *args, n=name, f=original: (events.append(n), f(*args))[1])
     save_snapshot(tmp_path / "last.pt", {"epoch": 1})
     assert events[:2] == ["fsync", "replace"]
-
-
-def test_text_is_written_whole(tmp_path: Path) -> None:
-    write_text(tmp_path / "a.txt", "é\n")
-    assert (tmp_path / "a.txt").read_bytes() == "é\n".encode()
 
 
 def test_a_missing_or_damaged_snapshot_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = ["FolderTakenError", "new_file", "new_folder"]
+__all__ = ["FolderTakenError", "new_file", "new_folder", "write_text"]
 
 _SUFFIX = ".partial"
 _ABANDONED_SECONDS = 3600.0  # of no change: whoever made it was killed
@@ -36,6 +36,13 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+    _flush_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, UTF-8, whole or not at all."""
+    with new_file(path) as file:
+        file.write(text.encode())
 
 
 @contextlib.contextmanager
@@ -67,6 +74,16 @@ def _name_partial(path: Path) -> Path:
             if time.time() - _last_change(abandoned) > _ABANDONED_SECONDS:
                 shutil.rmtree(abandoned) if abandoned.is_dir() else abandoned.unlink()
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{_SUFFIX}")
+
+
+def _flush_folder(folder: Path) -> None:
+    """Bring the renaming itself to disk; Windows cannot open folders."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _escape(name: str) -> str:

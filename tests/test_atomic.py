@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from seqckpt.data.atomic import FolderTakenError, new_file, new_folder
+from seqckpt.atomic import FolderTakenError, new_file, new_folder, write_text
 
 
 class Interruption(BaseException):
@@ -89,3 +89,8 @@ def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path: Path) ->
     with new_file(path) as file:
         file.write(b"new")
     assert sorted(os.listdir(tmp_path)) == [".a[b].1234abce.partial", ".ab.1.partial", "a[b]"]
+
+
+def test_text_is_written_whole(tmp_path: Path) -> None:
+    write_text(tmp_path / "a.txt", "é\n")
+    assert (tmp_path / "a.txt").read_bytes() == "é\n".encode()
