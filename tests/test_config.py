@@ -9,6 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from seqckpt.config import Config, config_folders, describe_keys, load_config, sample_root, write_config
+from seqckpt.data import PHASES
 from seqckpt.errors import ConfigError
 
 REPOSITORY = Path(__file__).parent.parent
@@ -203,3 +204,8 @@ def test_every_key_has_a_meaning_and_a_possible_default() -> None:
         assert section.name in described
     assert "memory.chunk_size=25" in described
     assert "train.class_weights=none" in described
+
+
+def test_default_phases_are_those_of_the_format() -> None:
+    """The names stand in two layers that may not import each other."""
+    assert tuple(Config().data.phase_names) == PHASES

@@ -16,8 +16,8 @@ Why not torch.utils.checkpoint around every piece, which also composes? Measured
 T = 100, 112 px, five steps in turn, medians), this took 0.98x its time in chunks of 25 and 0.95x in chunks of 10, at
 equal memory; and one node for the loop costs no host memory per frame, against 0.3-0.5 KB (T = 20,000 and 40,000, tiny
 encoder, chunks of 25, growth of resident size). It also leaves torch's double update of buffers behind, and its early
-stop, which is an exception thrown through the user's code. What torch's can and this cannot: a function that closes over a tensor
-computed outside, by a graph of its own; that is refused with a message (Note 3).
+stop, which is an exception thrown through the user's code. What torch's can and this cannot: a function that closes
+over a tensor computed outside, by a graph of its own; that is refused with a message (Note 3).
 
 Note 1. *Order of sums.* A weight's running sum enters the graph of the next replay as a root gradient of that weight,
 so the engine continues the sum exactly as it would in one graph of all pieces: gradients are bitwise those of the
