@@ -45,9 +45,10 @@ __all__ = [
     "build_model",
     "build_optimiser",
     "build_settings",
-    "build_videos",
     "check_image_size",
+    "choose_videos",
     "find_unusable_names",
+    "read_videos",
     "set_class_weights",
 ]
 
@@ -131,17 +132,24 @@ def check_image_size(model: VideoModel, image_size: int) -> None:
     model.train(training)
 
 
-def build_videos(data: DataConfig) -> Videos:
-    """Read the videos of each split; the sample data is made first, if it is asked for and absent."""
+def choose_videos(data: DataConfig) -> dict[str, list[str]]:
+    """Find the ids of each split's videos; the sample data is made first, if it is asked for and absent.
+
+    Nothing is read yet: what is wrong with the folder or the split is known before a model is built for it.
+    """
     root = Path(data.root)
     is_sample = root == sample_root()
     if is_sample and not root.exists():
         make_sample(root, seed=_SAMPLE_SEED)
     split = {name: entries for name, entries in vars(data.split).items() if entries is not None}
     available = list_video_ids(root)  # first: a folder that is not there is the mistake to name
-    ids = parse_split(_choose_split(split, is_sample=is_sample), available)
+    return parse_split(_choose_split(split, is_sample=is_sample), available)
+
+
+def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
+    """Read the videos chosen."""
     videos = read_cholec80(
-        root,
+        Path(data.root),
         [video_id for part in ids.values() for video_id in part],
         phase_names=data.phase_names,
         fps=data.fps,

@@ -4,7 +4,7 @@
     L3  build                  the only one that knows both config and library
     L2  training
     L1  core  memory  models  data  metrics  plots
-    L0  config  errors  units  atomic  transparent  partition
+    L0  config  errors  units  atomic  progress  transparent  partition
 
 An import may only point downward, and siblings on one level do not import each other.
 """
@@ -26,8 +26,8 @@ MODULES = sorted((REPOSITORY / PACKAGE).rglob("*.py"))
 PLAIN = {"errors", "units"}  # L0 for everyone; the configuration is not
 ENGINE = PLAIN | {"transparent", "partition"}
 LIBRARY = {"core", "memory", "models", "data", "metrics", "plots"}
-FILES = {"atomic"}  # for those who write files
-BELOW_APPLICATION = ENGINE | FILES | LIBRARY | {"config", "training", "build"}
+APPLICATION = {"atomic", "progress"}  # for those who write files and talk to people
+BELOW_APPLICATION = ENGINE | APPLICATION | LIBRARY | {"config", "training", "build"}
 
 # What each unit (a file or folder right under the package) may import of the package. A dotted entry allows that one
 # module and no other of its unit. "" is the package itself, its __init__.py with the public names.
@@ -36,16 +36,17 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "atomic": set(),
+    "progress": set(),
     "transparent": set(),
     "partition": set(),
     "config": PLAIN,
     "core": ENGINE,
     "memory": ENGINE | {"core.schedule"},  # it knows a Schedule, not the modules of the engine
     "models": ENGINE,
-    "data": PLAIN | FILES,
+    "data": PLAIN | APPLICATION,
     "metrics": PLAIN,
-    "plots": PLAIN | FILES,
-    "training": ENGINE | FILES | LIBRARY,
+    "plots": PLAIN | {"atomic"},
+    "training": ENGINE | APPLICATION | LIBRARY,
     "build": ENGINE | LIBRARY | {"config", "training"},
     "bench": BELOW_APPLICATION,
     "cli": BELOW_APPLICATION | {"bench"},
@@ -58,6 +59,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "atomic": set(),
+    "progress": {"tqdm"},
     "transparent": {"torch"},
     "partition": set(),
     "core": {"torch"},

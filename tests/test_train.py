@@ -118,6 +118,20 @@ def test_a_folder_that_is_not_there_is_what_is_named(capsys: pytest.CaptureFixtu
     assert "phase_annotations" in shown
 
 
+def test_a_folder_that_is_not_there_is_named_before_weights_are_fetched(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(*unused: object, **options: object) -> None:
+        raise AssertionError("weights were fetched")
+
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fetch)
+    monkeypatch.setattr(torch.hub, "download_url_to_file", fetch)
+    assert main(["train", "config=cholec80.yaml", "data.root=nowhere"]) == 2
+    shown = capsys.readouterr().err
+    assert "nowhere" in shown
+    assert "phase_annotations" in shown
+
+
 def test_damaged_data_is_a_message(sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tmp_path / "damaged"
     (root / "videos").mkdir(parents=True)

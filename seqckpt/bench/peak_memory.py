@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.memory import peak_allocated_bytes
@@ -31,6 +30,7 @@ from seqckpt.models import (
     build_encoder,
 )
 from seqckpt.plots import plot_peak_memory
+from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
 __all__ = ["main", "measure"]
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     settings |= given
     records = []
-    for length in tqdm([int(text) for text in settings["lengths"].split(",")], desc="lengths", unit="T"):
+    for length in progress_bar([int(text) for text in settings["lengths"].split(",")], desc="lengths", unit="T"):
         records += measure(settings["encoder"], length, int(settings["pixels"]), int(settings["repeats"]))
     print("| frames | " + " | ".join(_WAYS) + " |")
     print("|---" * (1 + len(_WAYS)) + "|")

@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from seqckpt.data.annotations import SpacedRows, read_phase_table, read_tool_table
 from seqckpt.data.frame_cache import CachedVideo, cache_video
@@ -30,6 +29,7 @@ from seqckpt.data.natural_order import sort_naturally
 from seqckpt.data.video_file import to_fraction
 from seqckpt.data.videos import IGNORE_INDEX, Video
 from seqckpt.errors import DataError
+from seqckpt.progress import progress_bar
 
 __all__ = ["PHASES", "TOOLS", "list_video_ids", "read_cholec80"]
 
@@ -179,7 +179,9 @@ def _cache_all(
     pool = ThreadPoolExecutor(max(1, min(len(paths), os.cpu_count() or 1)))
     try:
         results = pool.map(work, paths)
-        return list(tqdm(results, "reading videos", len(paths), unit="video", leave=False, disable=not progress))
+        return list(
+            progress_bar(results, "reading videos", len(paths), unit="video", leave=False, disable=not progress)
+        )
     finally:  # also at Ctrl-C, or when one video fails
         stop.set()
         pool.shutdown(cancel_futures=True)

@@ -19,6 +19,7 @@ from seqckpt.data.cholec80 import PHASES, TOOLS
 from seqckpt.data.sample_scene import SIDE, draw_video
 from seqckpt.data.sample_script import VIDEO_RATE, Script, per_frame_limit, write_script
 from seqckpt.errors import DataError
+from seqckpt.progress import progress_bar
 
 __all__ = ["SAMPLE_SPLIT", "make_sample", "sample_per_frame_limit"]
 
@@ -53,7 +54,7 @@ def make_sample(
             for name in ("videos", "phase_annotations", "tool_annotations"):
                 (folder / name).mkdir()
             pool = ThreadPoolExecutor(min(num_videos, os.cpu_count() or 1))
-            bar = tqdm(total=sum(len(script.phases) for script in scripts), unit="frame", disable=not progress)
+            bar = progress_bar(total=sum(len(script.phases) for script in scripts), unit="frame", disable=not progress)
             bar.set_description("making the sample data")
             try:
                 works = [

@@ -46,7 +46,8 @@ def _download(name: str, url: str) -> Mapping[str, Tensor]:
     except (OSError, RuntimeError) as error:  # no network, no place to write, or another file than expected
         raise UsageError(
             f"weights=DEFAULT for encoder {name!r} could not be downloaded ({error}). Fetch {url} on a machine with "
-            f"network, and either put the file at {target} or give its path as weights=path/to/{target.name}"
+            f"network, and either put the file at {target} or give its path as `weights`: "
+            f"on the command line, model.weights=path/to/{target.name}"
         ) from error
     return _read(name, target)
 

@@ -10,7 +10,6 @@ holds a graph: losses are Python floats as soon as a step is over.
 from __future__ import annotations
 
 import csv
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,6 +25,7 @@ from seqckpt.data import Clip, Video, clip_loader
 from seqckpt.errors import TrainingError
 from seqckpt.memory import PeakMeter
 from seqckpt.models import VideoModel
+from seqckpt.progress import progress_bar
 from seqckpt.training.evaluation import predict_videos, score
 from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
 from seqckpt.training.optimiser import learning_rate_factor
@@ -157,11 +157,10 @@ class Trainer:
             num_workers=settings.num_workers,
         )
         num_batches = -(-len(clips) // settings.batch_size)
-        pause = 0.1 if sys.stderr.isatty() else 10.0  # seconds between updates: a log file is no terminal
         title = f"epoch {progress.epoch + 1}/{settings.num_epochs}"
         with (
             open(self.folder / "steps.csv", "a", newline="") as file,
-            tqdm(total=num_batches, desc=title, unit="step", leave=False, dynamic_ncols=True, mininterval=pause) as bar,
+            progress_bar(total=num_batches, desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
         ):
             table = csv.DictWriter(file, fieldnames=_STEP_COLUMNS, lineterminator="\n")
             if progress.step == 0:
