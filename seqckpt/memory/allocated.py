@@ -6,11 +6,20 @@ was freed but not given back. The allocator's record misses nothing and needs a 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from operator import itemgetter
+from typing import Any
 
 import torch
 
-__all__ = ["peak_allocated_bytes"]
+from seqckpt.errors import UsageError
+
+__all__ = ["memory_changes", "peak_allocated_bytes", "recorded_events"]
+
+# The profiler's library reports its own starts and stops on stderr, and the absence of a GPU as an error.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def peak_allocated_bytes(run: Callable[[], object], device: torch.device | str = "cpu") -> int:
@@ -30,13 +39,37 @@ def peak_allocated_bytes(run: Callable[[], object], device: torch.device | str =
         run()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with recorded_events() as events:
         run()
-    assert profile.profiler is not None
-    events = profile.profiler.kineto_results.events()  # the events in full: the public tables sum them up per operator
-    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
     allocated = peak = 0
-    for _, num_bytes in changes:
+    for _, num_bytes in memory_changes(events, device):
         allocated += num_bytes
         peak = max(peak, allocated)
     return peak
+
+
+@contextmanager
+def recorded_events(*, kernels: bool = False) -> Iterator[list[Any]]:
+    """Record what torch does inside; the list is filled when the block ends.
+
+    The events are the profiler's own, in full (its public tables sum them up per operator): operators with sequence
+    numbers, nodes of the backward pass, changes of memory, and with `kernels` those of a GPU. Raises UsageError where a
+    profiler is at work already, since torch has only one at a time.
+    """
+    if torch.autograd._profiler_enabled():
+        raise UsageError("memory cannot be recorded while a profiler runs: leave the block of torch.profiler first")
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    if kernels:
+        activities.append(torch.profiler.ProfilerActivity.CUDA)
+    events: list[Any] = []
+    with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
+        yield events
+    assert profile.profiler is not None
+    events += profile.profiler.kineto_results.events()
+
+
+def memory_changes(events: list[Any], device: torch.device) -> list[tuple[int, int]]:
+    """Return (nanoseconds since 1970, bytes: negative where memory was given back) of one kind of device, by time."""
+    kind = device.type.upper()
+    changes = (e for e in events if e.name() == "[memory]" and e.device_type().name == kind)
+    return sorted(((event.start_ns(), event.nbytes()) for event in changes), key=itemgetter(0))
