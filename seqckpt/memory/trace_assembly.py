@@ -12,6 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -47,7 +48,9 @@ def assemble(
     steps = _Steps(memory_changes(events, device))
     bounds = sorted({begin, end, *(t for span in spans for t in (span.begin, span.end) if begin <= t <= end)})
     peaks = [steps.peak(a, b) for a, b in pairwise(bounds)]
-    timeline = _timeline(recorder, spans, bounds, peaks, steps)
+    activations = _Steps(sorted(recorder.activation_changes, key=itemgetter(0)))
+    gradients = _Steps(recorder.gradient_changes)
+    timeline = _timeline(recorder, spans, bounds, peaks, (steps, activations, gradients))
     seconds = _device_seconds(events, spans, device)
     position_of = {span.forward: i for i, span in enumerate(spans) if span.phase == "forward"}
     calls = []
@@ -63,6 +66,8 @@ def assemble(
             before_bytes=steps.at(span.begin),
             peak_bytes=peak,
             after_bytes=steps.at(span.end),
+            activations_before_bytes=activations.at(span.begin),
+            gradients_before_bytes=gradients.at(span.begin),
             allocated_bytes=steps.gained(span.begin, span.end),
             **_describe(recorder.calls[span.forward], is_forward=span.phase == "forward"),
         )
@@ -172,10 +177,14 @@ class _Steps:
 
 
 def _timeline(
-    recorder: StepRecorder, spans: list[_Span], bounds: list[int], peaks: list[tuple[int, int]], steps: _Steps
+    recorder: StepRecorder,
+    spans: list[_Span],
+    bounds: list[int],
+    peaks: list[tuple[int, int]],
+    levels: tuple[_Steps, _Steps, _Steps],
 ) -> list[Moment]:
-    activations = _Steps(sorted(recorder.activation_changes, key=lambda change: change[0]))
-    gradients = _Steps(recorder.gradient_changes)
+    """One moment between each two bounds; `levels`: what was allocated, held by autograd, and in gradients."""
+    steps, activations, gradients = levels
     moments = []
     open_spans: list[_Span] = []
     following = 0

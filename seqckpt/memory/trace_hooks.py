@@ -84,6 +84,7 @@ class StepRecorder:
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
         self._num_held: dict[int, int] = {}
         self._known = {self.storage_of(tensor) for tensor in known}
+        self.storage_bytes = [0] * len(self.storage_bytes)  # they are there anyhow
 
     @contextmanager
     def listening(self, parameters: Iterable[Tensor]) -> Iterator[None]:
@@ -214,7 +215,8 @@ class _Held:
 
 def is_plain_row(module: nn.Module) -> bool:
     """Whether a module does nothing but call its children one after the other."""
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+    is_row = isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
+    return is_row and "forward" not in module.__dict__
 
 
 def _unpack(held: _Held) -> Tensor:

@@ -33,6 +33,7 @@ class ModuleCall:
         parent: the position of the call that it ran inside, or None.
         start_seconds, seconds: since the step began, and how long.
         before_bytes, peak_bytes, after_bytes: allocated when it began, at most, and when it ended.
+        activations_before_bytes, gradients_before_bytes: of the first, what autograd held, and parameters' gradients.
         allocated_bytes: the sum of all allocations, given back or not.
         saved_bytes: of storages that autograd began to hold in it, without those of its children.
         saves: all storages that autograd was handed in it, known to it before or not: positions in `storage_bytes`.
@@ -54,6 +55,8 @@ class ModuleCall:
     before_bytes: int
     peak_bytes: int
     after_bytes: int
+    activations_before_bytes: int
+    gradients_before_bytes: int
     allocated_bytes: int
     saved_bytes: int = 0
     saves: tuple[int, ...] = ()
@@ -130,7 +133,8 @@ class ModuleRow:
 class MemoryTrace:
     """One training step, recorded: `calls` in order of execution, the `timeline`, and `totals`.
 
-    `storage_bytes`: the size of each storage that was saved or handed from module to module; calls refer to it.
+    `storage_bytes`: the size of each storage that was saved or handed from module to module, 0 for parameters and
+    inputs; calls refer to it by position.
     """
 
     device: str

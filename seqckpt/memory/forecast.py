@@ -1,0 +1,116 @@
+"""The peak of a step in which ranges of a model's layers are checkpointed, foretold from a trace of the plain step.
+
+Everything is put together from what was measured: which storages each layer saves (shared ones counted once), and by
+how much memory rose above activations and gradients while a layer ran forward and backward. A checkpointed range keeps
+its input. In backward, its replay stands on the inputs of this range and of those before, the gradients of all that
+comes after, the gradient of its result, and its result, since the engine holds both until the range is done:
+
+    level of layer i in range [a, b) =  what is kept before a  +  input of a  +  saved by a..i, and the result of b - 1
+                                      + gradients of parameters after i       +  i's own work
+                                      + d(result of b - 1)
+    (a layer without children has its d(result) in its work already)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from seqckpt.memory.layers import Layer
+from seqckpt.memory.trace_records import MemoryTrace, Moment
+
+__all__ = ["Forecast"]
+
+Range = tuple[int, int]
+
+
+class Forecast:
+    """Peaks for one trace and its row of layers.
+
+    Args:
+        first: layers before this one are never checkpointed.
+    """
+
+    def __init__(self, trace: MemoryTrace, layers: Sequence[Layer], first: int = 0) -> None:
+        self.layers, self.first = list(layers), first
+        self._bytes = trace.storage_bytes
+        begin, end = layers[0].forward, layers[-1].forward
+        self.before_row = {
+            s for call in trace.calls if call.phase == "forward" and call.start_seconds < begin.start_seconds
+            for s in call.saves
+        }
+        saved_in_row = set().union(*(layer.saves for layer in layers))
+        self.before = self.before_row.union(*(layer.saves for layer in layers[:first]))
+        self.inputs = [layer.forward.input_storage for layer in layers]
+        self.results = [layer.forward.output_storage for layer in layers]
+        self.forward_work = [layer.forward.peak_bytes - layer.forward.before_bytes for layer in layers]
+        self.backward_work = [_work_of_backward(layer) for layer in layers]
+        self.later_gradients = [layer.backward.gradients_before_bytes if layer.backward else 0 for layer in layers]
+        self.has_children = [layer.has_children for layer in layers]
+        backward = layers[-1].backward
+        tail_begin = end.start_seconds + end.seconds
+        tail_end = backward.start_seconds if backward else trace.totals.seconds
+        head_end = begin.start_seconds
+        first_backward = next((layer.backward for layer in layers if layer.backward), None)
+        head_again = first_backward.start_seconds + first_backward.seconds if first_backward else tail_end
+        self.peak_outside = _peak(m for m in trace.timeline if m.start_seconds < head_end or m.start_seconds >= head_again)
+        tail = _peak(m for m in trace.timeline if tail_begin <= m.start_seconds < tail_end)
+        self.tail_work = tail - self.size(self.before_row | saved_in_row)
+
+    def size(self, storages: Iterable[int | None]) -> int:
+        """Bytes of storages."""
+        return sum(self._bytes[s] for s in storages if s is not None)
+
+    def costs_from(self, start: int) -> list[int]:
+        """Peaks of the ranges from layer `start` to each later end, without what is kept before them."""
+        own: set[int | None] = {self.inputs[start]}
+        base = self.size(own)
+        costs, most, most_but_last = [], 0, 0
+        for i in range(start, len(self.layers)):
+            forward = self.size(own | {self.inputs[i]}) + self.forward_work[i]
+            own |= self.layers[i].saves
+            result = gradient = self.size({self.results[i]})
+            here = self.size(own) + self.later_gradients[i] + self.backward_work[i]
+            as_last = self.size(own | {self.results[i]}) - self.size(own) + (gradient if self.has_children[i] else 0)
+            replay = forward + self.later_gradients[i] + gradient
+            first_run = 2 * base + self.forward_work[i] + self.size({self.inputs[i]})
+            costs.append(max(here + as_last, most + gradient + result, replay, first_run))
+            most = max(most, here, forward + self.later_gradients[i])
+        return costs
+
+    def plain_cost(self, start: int) -> int:
+        """Peak of everything from layer `start` on when none of it is checkpointed, without what is kept before."""
+        own: set[int | None] = {self.inputs[start]} if start < len(self.layers) else {self.results[-1]}
+        most = 0
+        for i in range(start, len(self.layers)):
+            most = max(most, self.size(own | {self.inputs[i]}) + self.forward_work[i])
+            own |= self.layers[i].saves
+            most = max(most, self.size(own) + self.later_gradients[i] + self.backward_work[i])
+        return max(most, self.size(own) + self.tail_work)
+
+    def peak(self, ranges: Sequence[Range]) -> int:
+        """Peak of the step with these ranges checkpointed, above its start."""
+        kept: set[int | None] = set(self.before_row)
+        most = self.peak_outside
+        start = 0
+        for a, b in [*ranges, (len(self.layers), len(self.layers))]:
+            for i in range(start, a):  # plain
+                most = max(most, self.size(kept | {self.inputs[i]}) + self.forward_work[i])
+                kept |= self.layers[i].saves
+                most = max(most, self.size(kept) + self.later_gradients[i] + self.backward_work[i])
+            if a < b:
+                kept.add(self.inputs[a])
+                apart = self.size(kept) - self.size({self.inputs[a]})
+                most = max(most, apart + self.costs_from(a)[b - 1 - a])
+            start = b
+        return max(most, self.size(kept | {self.results[-1]}) + self.tail_work)
+
+
+def _work_of_backward(layer: Layer) -> int:
+    call = layer.backward
+    if call is None:
+        return 0
+    return call.peak_bytes - call.activations_before_bytes - call.gradients_before_bytes
+
+
+def _peak(moments: Iterable[Moment]) -> int:
+    return max((moment.peak_bytes for moment in moments), default=0)
