@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Any
-from weakref import ref
+from weakref import ReferenceType, ref
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
@@ -68,7 +68,7 @@ def checkpoint_ranges(
     Memory and time: those of Checkpointed, once a range. Raises UsageError for a name that the model does not have, for
     a module that is in a range already, and for hooks on modules of a range of several, which would see other values.
     """
-    members = []
+    members: list[_Member] = []
     for names in ranges:
         shared = [name in sharing for name in names]
         row = _Range([_find(model, name) for name in names], list(names), shared)
@@ -112,10 +112,12 @@ class _Range:
         self.end()
 
     def end(self) -> None:
-        self.turn, self.result, self.arguments = 0, None, ()
+        self.turn = 0
+        self.result: ReferenceType[Any] | None = None
+        self.arguments: tuple[tuple[Any, ...], dict[str, Any]] = (), {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "turn": 0, "result": None, "arguments": ()}
+        return {**self.__dict__, "turn": 0, "result": None, "arguments": ((), {})}
 
     def start(self, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.end()
@@ -125,13 +127,13 @@ class _Range:
         return result
 
     def hand_on(self, index: int, x: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        expected = self.arguments if self.row.shares[index] else ((), {})
+        expected: Any = self.arguments if self.row.shares[index] else ((), {})
         is_result = self.result is not None and self.result() is x
         if index != self.turn or not is_result or not _are_same((args, kwargs), expected):
             self.end()
             raise ReplayError(
-                f"{self.names[index]} is checkpointed in one range with {', '.join(self.names[:index])}, and was called "
-                "out of turn, with something else than the result of the module before it, or with other further "
+                f"{self.names[index]} is checkpointed in one range with {', '.join(self.names[:index])}, and was "
+                "called out of turn, with something else than the result of the module before it, or with other further "
                 "arguments than that: the model's code is no row there; checkpoint these modules one by one"
             )
         self.turn += 1
@@ -160,7 +162,9 @@ class _Member:
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """As if it were in no range."""
-        return type(self.module).forward(self.module, *args, **kwargs) if self.own is None else self.own(*args, **kwargs)
+        return (
+            type(self.module).forward(self.module, *args, **kwargs) if self.own is None else self.own(*args, **kwargs)
+        )
 
 
 def _find(model: nn.Module, name: str) -> nn.Module:
@@ -168,7 +172,7 @@ def _find(model: nn.Module, name: str) -> nn.Module:
         return model.get_submodule(name)
     except AttributeError:
         raise UsageError(
-            f"the model has no module {name!r}: expected names as in model.named_modules(), of the model that was traced"
+            f"the model has no module {name!r}: expected names as in its named_modules(); was another model traced?"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""The layers of a traced model: a row of modules, each one's result being the next one's argument and nothing else's."""
+"""The layers of a traced model: a row of modules, each one's result being the next one's argument and no other's."""
 
 from __future__ import annotations
 

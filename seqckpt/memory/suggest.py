@@ -125,13 +125,13 @@ def _find_ranges(forecast: Forecast, num_ranges: int, plain_peak: int) -> list[R
     num_layers, first = len(forecast.layers), forecast.first
     costs = {a: forecast.costs_from(a) for a in range(first, num_layers)}
     rests = [forecast.plain_cost(c) for c in range(first, num_layers + 1)]
-    inputs = [forecast.size({storage} - forecast.before) for storage in forecast.inputs]
+    held = forecast.saved_before(first)
+    inputs = [forecast.size({storage} - held) for storage in forecast.inputs]
     best: list[Range] = []
     low, high = 0, plain_peak
-    before = forecast.size(forecast.before)
     while high - low > max(high // 1000, 1):
         middle = (low + high) // 2
-        found = _ranges_within(middle - before, num_ranges, first, costs, rests, inputs)
+        found = _ranges_within(middle - forecast.size(held), num_ranges, first, costs, rests, inputs)
         if found is None:
             low = middle
         else:

@@ -100,7 +100,7 @@ class StepRecorder:
         finally:
             for handle in handles:
                 handle.remove()
-            torch_module._global_forward_hooks_with_kwargs.pop(handles[1].id, None)  # type: ignore[attr-defined]
+            torch_module._global_forward_hooks_with_kwargs.pop(handles[1].id, None)
             for parameter, hooks in before:
                 parameter._post_accumulate_grad_hooks = hooks
 
@@ -132,7 +132,7 @@ class StepRecorder:
             call.follows = given is not None and given[0]() is args[0] and given[1] == _version(args[0])
         self._open.append(len(self.calls))
         self.calls.append(call)
-        call.first_node = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        call.first_node = torch.autograd._get_sequence_nr()
         call.begin = time.time_ns()
 
     def _end(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -141,7 +141,7 @@ class StepRecorder:
             return
         position = self._open.pop()
         call = self.calls[position]
-        call.end, call.end_node = end, torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        call.end, call.end_node = end, torch.autograd._get_sequence_nr()
         call.arguments = _identify((args[1:], kwargs))
         if isinstance(result, Tensor):
             call.result = ref(result), _version(result)
