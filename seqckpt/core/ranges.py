@@ -162,9 +162,9 @@ class _Member:
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
         """As if it were in no range."""
-        return (
-            type(self.module).forward(self.module, *args, **kwargs) if self.own is None else self.own(*args, **kwargs)
-        )
+        if self.own is not None:
+            return self.own(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
 
 
 def _find(model: nn.Module, name: str) -> nn.Module:

@@ -48,8 +48,6 @@ def write_bytes(axes: Axes, highest: float | None = None) -> None:
         axes.yaxis.set_major_locator(MultipleLocator(2.0 ** math.ceil(math.log2(max(highest, 8) / 8))))
     written = FuncFormatter(lambda num_bytes, _: format_bytes(num_bytes).replace(".0 ", " ").replace(".00 ", " "))
     axes.yaxis.set_major_formatter(written)
-        FuncFormatter(lambda num_bytes, _: format_bytes(num_bytes).replace(".0 ", " ").replace(".00 ", " "))
-    )
 
 
 def tidy(axes: Axes, keep: tuple[str, ...] = ("left", "bottom")) -> None:
