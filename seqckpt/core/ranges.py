@@ -133,8 +133,8 @@ class _Range:
             self.end()
             raise ReplayError(
                 f"{self.names[index]} is checkpointed in one range with {', '.join(self.names[:index])}, and was "
-                "called out of turn, with something else than the result of the module before it, or with other further "
-                "arguments than that: the model's code is no row there; checkpoint these modules one by one"
+                "called out of turn, with something else than the result of the module before it, or with other "
+                "further arguments than that: the model's code is no row there; checkpoint these modules one by one"
             )
         self.turn += 1
         if self.turn == len(self.modules):

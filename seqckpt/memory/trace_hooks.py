@@ -135,8 +135,9 @@ class StepRecorder:
         call.first_node = torch.autograd._get_sequence_nr()
         call.begin = time.time_ns()
 
-    def _end(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def _end(self, module: nn.Module, args: tuple[Any, ...], *kwargs_and_result: Any) -> None:
         end = time.time_ns()
+        *kwargs, result = kwargs_and_result  # without keyword arguments where forward raised an exception
         if module not in self.names or not self._open:
             return
         position = self._open.pop()
