@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from seqckpt.errors import UsageError
-from seqckpt.plots.style import FAINT, INK, MARKERS, PALETTE, draw_grid, save, write_bytes
+from seqckpt.plots.style import FAINT, INK, MARKERS, PALETTE, draw_grid, save, write_bytes, write_legend
 from seqckpt.units import format_bytes
 
 __all__ = ["MemoryPoint", "Trace", "compare_traces", "plot_peak_memory", "plot_trace"]
@@ -113,6 +113,7 @@ def compare_traces(traces: Mapping[str, Trace], path: str | Path) -> None:
     figure = Figure(figsize=(10, 5), layout="constrained")
     axes = figure.add_subplot()
     highest = 1.0
+    names, handles = [], []
     for index, (label, trace) in enumerate(traces.items()):
         moments = _check(trace, f"trace {label!r}")
         peaks = [moment.peak_bytes for moment in moments]
@@ -120,22 +121,20 @@ def compare_traces(traces: Mapping[str, Trace], path: str | Path) -> None:
         color = PALETTE[(0, 4, 2, 6, 7, 1, 5)[index % 7]]
         at = peaks.index(max(peaks))
         highest = max(highest, peaks[at])
-        name = f"{label}: peak {format_bytes(peaks[at])} in {_describe(moments[at])}"
+        names.append(f"{label}: peak {format_bytes(peaks[at])} in {_describe(moments[at])}")
         axes.plot(seconds, peaks, drawstyle="steps-post", color=color, linewidth=1.3)
         marker = MARKERS[index % len(MARKERS)]
         axes.plot(
             seconds[at], peaks[at], marker=marker, color=color, markersize=8, markeredgecolor="white", linestyle="none"
         )
-        axes.plot([], [], color=color, marker=marker, label=name)
+        handles += axes.plot([], [], color=color, marker=marker)
     axes.set_xlim(left=0)
     axes.set_ylim(0, 1.08 * highest)
     write_bytes(axes, highest)
     axes.set_xlabel("seconds since the step began")
     axes.set_title("memory over one training step", loc="left", color=INK)
     draw_grid(axes)
-    legend = figure.legend(loc="outside lower left", frameon=False, fontsize=9)
-    for text in legend.get_texts():
-        text.set_parse_math(False)
+    write_legend(figure, handles, names, loc="outside lower left")
     save(figure, Path(path))
 
 

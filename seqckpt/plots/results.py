@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, Perce
 from numpy.typing import ArrayLike, NDArray
 
 from seqckpt.errors import UsageError
-from seqckpt.plots.style import INK, MARKERS, PALETTE, draw_grid, save, tidy
+from seqckpt.plots.style import INK, MARKERS, PALETTE, draw_grid, save, tidy, write_legend
 from seqckpt.units import format_seconds
 
 __all__ = ["Ribbon", "phase_style", "plot_curves", "plot_ribbons"]
@@ -143,13 +143,9 @@ def _phase_legend(figure: Figure, phase_names: Sequence[str], has_unlabelled: bo
         style = phase_style(phase)
         handles.append(Patch(facecolor=style["color"], hatch=style["hatch"], edgecolor="white", linewidth=0))
     columns = min(4, len(handles))
-    legend = figure.legend(
-        handles, ["x"] * len(handles), loc="outside upper left", ncols=columns, frameon=False, fontsize=9
+    write_legend(
+        figure, handles, [*phase_names, "(no label)"][: len(handles)], loc="outside upper left", columns=columns
     )
-    # Set afterwards, since matplotlib skips labels that begin with "_" and reads "$" as mathematics.
-    for text, name in zip(legend.get_texts(), [*phase_names, "(no label)"], strict=False):
-        text.set_parse_math(False)
-        text.set_text(name)
 
 
 def _time_axis(axes: Axes, end_seconds: float) -> None:

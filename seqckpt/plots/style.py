@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MultipleLocator
 from seqckpt.atomic import new_file
 from seqckpt.units import format_bytes
 
-__all__ = ["FAINT", "INK", "MARKERS", "PALETTE", "draw_grid", "save", "tidy", "write_bytes"]
+__all__ = ["FAINT", "INK", "MARKERS", "PALETTE", "draw_grid", "save", "tidy", "write_bytes", "write_legend"]
 
 # Okabe and Ito's colours, safe for the common kinds of colour blindness, ordered so that neighbours differ in
 # brightness too; then those of Paul Tol's "muted" scheme that stay apart from them.
@@ -64,6 +66,14 @@ def draw_grid(axes: Axes) -> None:
     tidy(axes)
     axes.grid(True, color=FAINT, linewidth=0.6)
     axes.set_axisbelow(True)
+
+
+def write_legend(figure: Figure, handles: Sequence[Any], names: Sequence[str], *, loc: Any, columns: int = 1) -> None:
+    """Name what is drawn, whatever the names are: matplotlib skips those that begin with "_", reads "$" as maths."""
+    legend = figure.legend(handles, ["x"] * len(handles), loc=loc, ncols=columns, frameon=False, fontsize=9)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_parse_math(False)
+        text.set_text(name)
 
 
 def save(figure: Figure, path: Path) -> None:
