@@ -1,0 +1,107 @@
+"""The command line: `seqckpt <command> config=... [key=value ...]`.
+
+A mistake of the user's is one message on stderr and exit code 2; training that cannot go on is 1; Ctrl-C is 130.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import TextIO
+
+from seqckpt.cli.command import Command
+from seqckpt.cli.train import TRAIN
+from seqckpt.config import describe_keys
+from seqckpt.errors import TrainingError, UsageError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; `argv` defaults to the arguments of the process."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments or os.environ.get("SEQCKPT_DEBUG", "") not in ("", "0")
+    arguments = [text for text in arguments if text != "--debug"]
+    warnings.showwarning = _show_warning
+    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+    try:
+        command, rest = _choose_command(arguments)
+        if command is None or any(text in ("-h", "--help") for text in rest):
+            print(_help(command))
+            return 0
+        return _COMMANDS[command].run(*_split_flags(_COMMANDS[command], rest))
+    except (UsageError, TrainingError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        else:
+            print(f"error: {error}", file=sys.stderr)
+        return 2 if isinstance(error, UsageError) else 1
+    except KeyboardInterrupt:
+        if debug:
+            traceback.print_exc()
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:  # not foreseen: still no traceback in a user's face, but the way to one
+        if debug:
+            traceback.print_exc()
+        else:
+            print(f"error: {type(error).__name__}: {error}\n(--debug shows where it came from)", file=sys.stderr)
+        return 1
+
+
+_COMMANDS = {command.name: command for command in (TRAIN,)}
+
+
+def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    if not arguments or arguments[0] in ("-h", "--help"):
+        if arguments:
+            return None, arguments
+        raise UsageError(f"a command is missing: expected one of {', '.join(_COMMANDS)}\n\n{_help(None)}")
+    command, rest = arguments[0], arguments[1:]
+    if command not in _COMMANDS:
+        near = difflib.get_close_matches(command, _COMMANDS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise UsageError(f"{command!r} is no command: expected one of {', '.join(_COMMANDS)}{meant}")
+    return command, rest
+
+
+def _split_flags(command: Command, arguments: Sequence[str]) -> tuple[list[str], frozenset[str]]:
+    """Part a command's flags from its other arguments; what is neither is for the configuration to refuse."""
+    flags = frozenset(text for text in arguments if text in command.flags)
+    return [text for text in arguments if text not in flags], flags
+
+
+def _help(name: str | None) -> str:
+    if name is None:
+        listed = "\n".join(f"  {command.name:<12} {command.meaning}" for command in _COMMANDS.values())
+        return (
+            f"usage: seqckpt COMMAND config=FILE [key=value ...]\n\n{listed}\n\nseqckpt COMMAND --help lists the keys."
+        )
+    command = _COMMANDS[name]
+    usage = " ".join([f"usage: seqckpt {name} config=FILE [key=value ...]", *(f"[{flag}]" for flag in command.flags)])
+    flags = "".join(f"{flag:<12} {meaning}\n" for flag, meaning in command.flags.items())
+    return f"""{usage} [--debug]
+
+{command.meaning}
+{flags}
+config=FILE is read first: a bare name is looked up in configs/, anything with a / is a path. Then come the other
+arguments, such as train.epochs=5 or data.split.test=[9-12]. --debug (or SEQCKPT_DEBUG=1) shows tracebacks.
+
+keys, with their defaults:
+{describe_keys()}"""
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    print(f"warning: {message}", file=sys.stderr)
