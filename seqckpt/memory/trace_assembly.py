@@ -3,7 +3,8 @@
 Which module a node of the backward pass belongs to follows from its number: autograd numbers nodes as forward makes
 them, thread by thread, and the profiler writes that number beside each node that it sees run. The engine runs nodes
 from the highest number down, so the backward of one call is one stretch of time, from the begin of its first node to
-the end of its last one. Accumulations of gradients, which have no number, follow the node that gave the gradient.
+the end of its last one and of what it releases. Accumulations of gradients, which have no number, follow the node that
+gave the gradient.
 """
 
 from __future__ import annotations
@@ -17,13 +18,11 @@ from typing import Any
 
 import torch
 
-from seqckpt.memory.allocated import memory_changes
+from seqckpt.memory.allocated import is_backward_node, memory_changes
 from seqckpt.memory.trace_hooks import ForwardCall, StepRecorder, is_plain_row
 from seqckpt.memory.trace_records import ModuleCall, Moment
 
 __all__ = ["assemble"]
-
-_EVALUATE = "autograd::engine::evaluate_function: "
 
 
 @dataclass
@@ -41,11 +40,11 @@ def assemble(
     recorder: StepRecorder, events: list[Any], device: torch.device, begin: int, end: int
 ) -> tuple[list[ModuleCall], list[Moment]]:
     """Put the records of one step together: its calls and its timeline; begin and end in nanoseconds since 1970."""
+    steps = _Steps(memory_changes(events, device))
     spans = [_Span(i, "forward", call.begin, call.end) for i, call in enumerate(recorder.calls)]
-    spans += _backward_spans(recorder.calls, events)
+    spans += _backward_spans(recorder.calls, events, steps, end)
     spans.sort(key=lambda span: (span.begin, -span.end))
     _find_parents(spans)
-    steps = _Steps(memory_changes(events, device))
     bounds = sorted({begin, end, *(t for span in spans for t in (span.begin, span.end) if begin <= t <= end)})
     peaks = [steps.peak(a, b) for a, b in pairwise(bounds)]
     activations = _Steps(sorted(recorder.activation_changes, key=itemgetter(0)))
@@ -97,20 +96,21 @@ def _describe(call: ForwardCall, *, is_forward: bool) -> dict[str, Any]:
 # -------------------------------------------------------------------- when modules ran
 
 
-def _backward_spans(calls: Sequence[ForwardCall], events: list[Any]) -> list[_Span]:
-    nodes = sorted((e for e in events if e.name().startswith(_EVALUATE)), key=lambda e: e.start_ns())
-    owners = _Owners(calls, events)
+def _backward_spans(calls: Sequence[ForwardCall], events: list[Any], steps: _Steps, end: int) -> list[_Span]:
+    nodes = sorted((event for event in events if is_backward_node(event)), key=lambda node: node.start_ns())
+    begins = [node.start_ns() for node in nodes]
+    owners = _Owners(calls, nodes, events)
     spans: dict[int, _Span] = {}
-    of_thread: dict[int, tuple[int | None, int]] = {}  # the last numbered node: its call, and when it ended
+    of_thread: dict[int, int | None] = {}  # the call of the last numbered node
     for node in nodes:
         if node.sequence_nr() >= 0:
-            owner = owners.find(node.fwd_thread_id(), node.sequence_nr())
-            of_thread[node.start_thread_id()] = owner, node.end_ns()
-        else:  # an accumulation
-            owner = of_thread.get(node.start_thread_id(), (None, 0))[0]
+            of_thread[node.start_thread_id()] = owners.find(node.fwd_thread_id(), node.sequence_nr())
+        owner = of_thread.get(node.start_thread_id())
+        following = bisect_left(begins, node.end_ns())
+        node_end = steps.end_of_release(node.end_ns(), begins[following] if following < len(begins) else end)
         while owner is not None:
-            span = spans.setdefault(owner, _Span(owner, "backward", node.start_ns(), node.end_ns()))
-            span.end = max(span.end, node.end_ns())
+            span = spans.setdefault(owner, _Span(owner, "backward", node.start_ns(), node_end))
+            span.end = max(span.end, node_end)
             owner = calls[owner].parent
     return list(spans.values())
 
@@ -118,17 +118,26 @@ def _backward_spans(calls: Sequence[ForwardCall], events: list[Any]) -> list[_Sp
 class _Owners:
     """Which call made a node of a thread."""
 
-    def __init__(self, calls: Sequence[ForwardCall], events: list[Any]) -> None:
+    def __init__(self, calls: Sequence[ForwardCall], nodes: list[Any], events: list[Any]) -> None:
         self.calls = calls
+        makers = [i for i, call in enumerate(calls) if call.first_node < call.end_node]
+        threads = {node.fwd_thread_id() for node in nodes if node.sequence_nr() >= 0}
+        of_call = {i: next(iter(threads), 0) for i in makers} if len(threads) < 2 else self._threads(makers, events)
+        self.of_thread: dict[int, list[int]] = {}  # calls in order of their begin, and of their first node
+        for i, thread in of_call.items():
+            self.of_thread.setdefault(thread, []).append(i)
+        self.first_nodes = {thread: [calls[i].first_node for i in of] for thread, of in self.of_thread.items()}
+
+    def _threads(self, makers: list[int], events: list[Any]) -> dict[int, int]:
+        """The thread that each call ran in: that of the first operator seen in it."""
         operators = sorted((e.start_ns(), e.start_thread_id()) for e in events if e.sequence_nr() >= 0)
         times = [time for time, _ in operators]
-        self.of_thread: dict[int, list[int]] = {}  # calls in order of their begin, and of their first node
-        for i, call in enumerate(calls):
-            if call.first_node < call.end_node:
-                k = bisect_left(times, call.begin)
-                if k < len(operators) and times[k] <= call.end:
-                    self.of_thread.setdefault(operators[k][1], []).append(i)
-        self.first_nodes = {thread: [calls[i].first_node for i in of] for thread, of in self.of_thread.items()}
+        found = {}
+        for i in makers:
+            k = bisect_left(times, self.calls[i].begin)
+            if k < len(operators) and times[k] <= self.calls[i].end:
+                found[i] = operators[k][1]
+        return found
 
     def find(self, thread: int, node: int) -> int | None:
         if thread not in self.of_thread:
@@ -163,6 +172,13 @@ class _Steps:
 
     def at(self, time: int) -> int:
         return self.levels[bisect_right(self.times, time)]
+
+    def end_of_release(self, time: int, limit: int) -> int:
+        """The time of the last release that follows `time` at once, before `limit` and before anything is taken."""
+        k = bisect_right(self.times, time)
+        while k < len(self.times) and self.levels[k + 1] < self.levels[k] and self.times[k] < limit:
+            time, k = self.times[k], k + 1
+        return time
 
     def gained(self, begin: int, end: int) -> int:
         return self.gains[bisect_right(self.times, end)] - self.gains[bisect_right(self.times, begin)]
