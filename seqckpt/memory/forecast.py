@@ -59,6 +59,8 @@ class Forecast:
         """Peaks of the ranges from layer `start` to each later end, without what is kept before them."""
         own: set[int | None] = {self.inputs[start]}
         base = self.size(own)
+        # A range that begins with a layer in place is given a copy to work on.
+        copy = base if self.inputs[start] == self.results[start] else 0
         costs, most = [], 0
         for i in range(start, len(self.layers)):
             forward = self.size(own | {self.inputs[i]}) + self.forward_work[i]
@@ -69,7 +71,7 @@ class Forecast:
             as_last = result + gradient if self.layers[i].has_children else missing
             replay = forward + self.later_gradients[i] + gradient
             first_run = 2 * base + self.forward_work[i] + self.size({self.inputs[i]})
-            costs.append(max(here + as_last, most + gradient + result, replay, first_run))
+            costs.append(copy + max(here + as_last, most + gradient + result, replay, first_run))
             most = max(most, here, forward + self.later_gradients[i])
         return costs
 

@@ -55,7 +55,8 @@ class SuggestedCheckpoints:
     def describe(self) -> str:
         """One line a range."""
         lines = [f"  {names[0]}" + (f" to {names[-1]}" if len(names) > 1 else "") for names in self.ranges]
-        head = f"peak {format_bytes(self.max_memory)} with {len(lines)} checkpoints, {self.recompute_seconds:.3f} s"
+        checkpoints = f"{len(lines)} checkpoint{'s' if len(lines) != 1 else ''}"
+        head = f"peak {format_bytes(self.max_memory)} with {checkpoints}, {self.recompute_seconds:.3f} s"
         return "\n".join([f"{head} of forward repeated", *lines])
 
 
