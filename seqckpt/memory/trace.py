@@ -43,11 +43,11 @@ def trace_memory(
     of a module becomes one ModuleCall, forward and backward; runs of a module in backward are marked as replays.
 
     Model, gradients, buffers, random states (torch's and Python's) and hooks are afterwards as they were, also after an
-    exception. Modules of torch.compile and torch.jit.trace are one call each. On CUDA seconds are those that kernels
-    ran, by where they were started.
+    exception. A module of torch.jit is one call. On CUDA seconds are those of kernels, by where they were started.
 
     Memory: some hundred bytes for each operator. Time: less than that of the step itself. Raises UsageError if the loss
-    is no scalar with a gradient, if a profiler is running already, or if tensors lie on several accelerators.
+    is no scalar with a gradient, if a profiler is running already, if tensors lie on several accelerators, or for a
+    model that torch.compile has compiled, whose code the hooks would break up.
 
     >>> model = nn.Sequential(nn.Linear(4, 256), nn.Tanh(), nn.Linear(256, 1))
     >>> trace = trace_memory(model, torch.randn(100, 4))
@@ -55,11 +55,12 @@ def trace_memory(
     [('1', 102400)]
     """
     modules = [model, *([loss] if isinstance(loss, nn.Module) else [])]
+    names = _name(modules)
     held = [*chain.from_iterable(chain(m.parameters(), m.buffers()) for m in modules)]
     given = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
     device = _device_of([*held, *given])
     parameters = list({id(p): p for m in modules for p in m.parameters() if p.requires_grad}.values())
-    recorder = StepRecorder(_name(modules), [*held, *given])
+    recorder = StepRecorder(names, [*held, *given])
     with ExitStack() as stack:
         stack.enter_context(_as_found(modules, [*held, *given]))
         gradients = stack.enter_context(_without_gradients([*parameters, *given]))
@@ -78,6 +79,7 @@ def trace_memory(
         del result, value
         stack.pop_all().close()
         calls, timeline = assemble(recorder, events, device, begin, end)
+    held_by_optimiser = [] if optimiser is None else tree_flatten(list(optimiser.state.values()))[0]
     most = max(timeline, key=lambda moment: moment.peak_bytes)
     totals = TraceTotals(
         peak_bytes=most.peak_bytes,
@@ -88,7 +90,7 @@ def trace_memory(
         parameter_bytes=_sum_bytes(p for m in modules for p in m.parameters()),
         buffer_bytes=_sum_bytes(b for m in modules for b in m.buffers()),
         gradient_bytes=gradient_bytes,
-        optimiser_bytes=0 if optimiser is None else _sum_bytes(tree_flatten(list(optimiser.state.values()))[0]),
+        optimiser_bytes=_sum_bytes(held_by_optimiser),
         activation_bytes=most.activation_bytes,
         temporary_bytes=most.peak_bytes - most.activation_bytes - most.gradient_bytes,
         seconds=(end - begin) / 1e9,
@@ -103,10 +105,17 @@ def trace_memory(
 
 
 def _name(modules: list[nn.Module]) -> dict[nn.Module, str]:
+    """Names of all modules; refuses compiled ones."""
     names = {module: name for name, module in modules[0].named_modules()}
     for module in modules[1:]:
         for name, child in module.named_modules(prefix="loss"):
             names.setdefault(child, name)
+    for module, name in names.items():
+        if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+            raise UsageError(
+                f"{name or 'the model'} is compiled: trace the plain model, before torch.compile; compiled code takes "
+                "other memory, and has no modules left to name"
+            )
     return names
 
 

@@ -440,3 +440,12 @@ def test_a_result_without_tensors_needs_a_loss() -> None:
 def test_a_profiler_at_work_is_named() -> None:
     with torch.autograd.profiler.profile(), pytest.raises(UsageError, match="while a profiler runs"):
         trace_memory(nn.Linear(4, 4), torch.randn(2, 4))
+
+
+def test_a_compiled_module_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].compile(backend="eager")
+    with pytest.raises(UsageError, match=r"1 is compiled: trace the plain model"):
+        trace_memory(model, torch.randn(2, 4))
+    with pytest.raises(UsageError, match="the model is compiled"):
+        trace_memory(torch.compile(nn.Linear(4, 4), backend="eager"), torch.randn(2, 4))
