@@ -148,18 +148,6 @@ class MemoryTrace:
         """The most that was allocated at once, above the step's start."""
         return self.totals.peak_bytes
 
-    def children_of(self, position: int) -> list[int]:
-        """Positions of the forward calls that ran directly inside the call at `position`, in order."""
-        inside = enumerate(self.calls[position + 1 :], position + 1)
-        return [i for i, call in inside if call.parent == position and call.phase == "forward"]
-
-    def backward_of(self, position: int) -> ModuleCall | None:
-        """The backward of the forward call at `position`; None where no gradient went through it."""
-        for call in self.calls[position + 1 :]:
-            if call.forward == position and call.phase == "backward":
-                return call
-        return None
-
     def rows(self) -> list[ModuleRow]:
         """One row a module, in order of the first call."""
         calls: dict[str, list[ModuleCall]] = {}

@@ -90,7 +90,7 @@ def plot_trace(trace: Trace, path: str | Path) -> None:
     at = int(peaks.argmax())
     _mark_peak(axes, at + 0.5, moments[at], left=at > len(moments) / 2)
     axes.set_xlim(0, len(moments))
-    axes.set_ylim(0, 1.12 * max(peaks.max(), 1))
+    axes.set_ylim(0, 1.22 * max(peaks.max(), 1))  # room for the peak's text, and above it for the phases'
     write_bytes(axes, peaks.max())
     axes.set_title("memory over the events of one training step", loc="left", color=INK)
     draw_grid(axes)
@@ -212,8 +212,9 @@ def _name_modules(axes: Axes, moments: Sequence[Any]) -> None:
             ticks.append((middle, name))
     size = 9 if len(ticks) <= 12 else 7
     axes.set_xticks([x for x, _ in ticks], [name for _, name in ticks], rotation=90, fontsize=size, parse_math=False)
-    for start, _, _ in groups if len(groups) <= _MOST_NAMES else ():
-        axes.axvline(start, color=FAINT, linewidth=0.5, zorder=-1)
+    for start, stop, _ in groups if len(groups) <= _MOST_NAMES else ():
+        if stop - start >= spacing / 2:
+            axes.axvline(start, color=FAINT, linewidth=0.5, zorder=-1)
     axes.tick_params(axis="x", length=0)
 
 
