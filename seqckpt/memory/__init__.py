@@ -16,14 +16,30 @@ from seqckpt.memory.planner import (
     solve,
 )
 from seqckpt.memory.step_costs import Sample
+from seqckpt.memory.suggest import (
+    SuggestedCheckpoints,
+    apply_suggestions,
+    find_best_reset_points,
+    suggest_checkpoint_location,
+)
+from seqckpt.memory.trace import trace_memory
+from seqckpt.memory.trace_records import MemoryTrace, ModuleCall, ModuleRow, Moment, TraceTotals
 
 __all__ = [
     "AllocationRecord",
     "Costs",
     "Fixed",
+    "MemoryTrace",
+    "ModuleCall",
+    "ModuleRow",
+    "Moment",
     "PeakMeter",
     "Prediction",
     "Sample",
+    "SuggestedCheckpoints",
+    "TraceTotals",
+    "apply_suggestions",
+    "find_best_reset_points",
     "hold_chunk_size",
     "measure",
     "peak_allocated_bytes",
@@ -33,4 +49,6 @@ __all__ = [
     "resolve_budget",
     "smallest_budget",
     "solve",
+    "suggest_checkpoint_location",
+    "trace_memory",
 ]
