@@ -63,8 +63,8 @@ class Interval:
 class AllocationRecord:
     """A context in which allocations are recorded; `mark(name)` begins a new interval, `intervals` tells of each.
 
-    On the CPU from the profiler's memory events, on CUDA from the caching allocator's statistics, whose peak is set back
-    at every mark.
+    On the CPU from the profiler's memory events, on CUDA from the caching allocator's statistics, whose peak is set
+    back at every mark.
 
     >>> with AllocationRecord() as record:
     ...     x = torch.zeros(2**20, dtype=torch.uint8)
