@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from seqckpt.cli.command import Command
+from seqckpt.cli.plan import PLAN
 from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (TRAIN, PROFILE)}
+_COMMANDS = {command.name: command for command in (TRAIN, PLAN, PROFILE)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -118,7 +118,7 @@ def _finish(
 def _describe(config: Config, videos: build.Videos, device: torch.device, path: Path) -> str:
     model, memory = config.model, config.memory
     over_time = "each frame by itself" if model.rnn == "none" else f"{model.rnn} {model.hidden_size}"
-    saving = str(build.build_schedule(memory)) if memory.enabled else "plain run"
+    saving = build.build_schedule(memory).describe_choices() if memory.enabled else "plain run"
     counts = f"{len(videos.train)} videos to train, {len(videos.val)} to validate, {len(videos.test)} to test"
     return f"{model.encoder} + {over_time} on {_describe_device(device)}, {saving}; {counts}; results in {path}"
 

@@ -267,7 +267,7 @@ def _tails(costs: Costs, fixed: Fixed) -> list[Tail]:
         segments = [(steps,)]
     losses = lengths if fixed.loss_segment_length is None else [fixed.loss_segment_length]
     candidates = [Tail(costs, levels, loss) for levels in segments for loss in losses]
-    candidates.sort(key=lambda tail: (tail.seconds, tail.peak_bytes))
+    candidates.sort(key=lambda tail: (tail.seconds, -tail.loss_length, -tail.levels[-1]))
     front: list[Tail] = []
     for tail in candidates:
         if not front or tail.peak_bytes < 0.98 * front[-1].peak_bytes:
