@@ -6,6 +6,7 @@ config.train -> device, optimiser, settings, class weights
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +19,26 @@ from seqckpt.config import Config, DataConfig, ModelConfig, sample_root
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import (
     SAMPLE_SPLIT,
+    Checkup,
     Clip,
+    DataSet,
+    Finding,
+    Labels,
     Video,
+    check_balance,
+    check_names,
+    choose_cache_dir,
     count_classes,
     cut_clips,
-    list_video_ids,
+    examine,
+    expand_split,
+    find_format,
     make_sample,
     parse_split,
-    read_cholec80,
+    report_findings,
 )
-from seqckpt.errors import ConfigError
+from seqckpt.data import read_videos as read_data_set
+from seqckpt.errors import ConfigError, DataError
 from seqckpt.models import (
     FrameTransform,
     NoRecurrence,
@@ -46,10 +57,13 @@ __all__ = [
     "build_optimiser",
     "build_settings",
     "check_image_size",
+    "choose_phase_names",
     "choose_videos",
+    "examine_videos",
     "find_unusable_names",
     "read_videos",
     "set_class_weights",
+    "weigh_classes",
 ]
 
 _SAMPLE_SEED = 0
@@ -71,6 +85,10 @@ class Videos:
 
 def find_unusable_names(config: Config) -> Iterator[str]:
     """Yield what is wrong with names that only the models and this machine know, for `load_config`."""
+    try:
+        find_format(config.data.format)
+    except DataError as error:
+        yield f"data.format={config.data.format}: {error}"
     known = list_encoders()
     if config.model.encoder not in known:
         try:
@@ -106,7 +124,7 @@ def build_model(config: Config) -> VideoModel:
     torch.manual_seed(config.train.seed)
     encoder, num_features = _build_encoder(config.model)
     rnn, hidden_size = _build_rnn(config.model, num_features)
-    decoder = nn.Linear(hidden_size, len(config.data.phase_names))
+    decoder = nn.Linear(hidden_size, len(choose_phase_names(config.data)))
     criterion = nn.CrossEntropyLoss(ignore_index=-100)
     transform, memory = FrameTransform(), config.memory
     if not memory.enabled:
@@ -132,32 +150,68 @@ def check_image_size(model: VideoModel, image_size: int) -> None:
     model.train(training)
 
 
+def choose_phase_names(data: DataConfig) -> list[str]:
+    """Return the phases in the order of their ids: those of the configuration, or else the format's own.
+
+    Raises DataError where the format takes them from a file that is not there.
+    """
+    return list(data.phase_names or find_format(data.format).names_in(Path(data.root)))
+
+
 def choose_videos(data: DataConfig) -> dict[str, list[str]]:
     """Find the ids of each split's videos; the sample data is made first, if it is asked for and absent.
 
     Nothing is read yet: what is wrong with the folder or the split is known before a model is built for it.
     """
-    root = Path(data.root)
-    is_sample = root == sample_root()
-    if is_sample and not root.exists():
-        make_sample(root, seed=_SAMPLE_SEED)
-    split = {name: entries for name, entries in vars(data.split).items() if entries is not None}
-    available = list_video_ids(root)  # first: a folder that is not there is the mistake to name
-    return parse_split(_choose_split(split, is_sample=is_sample), available)
+    data_set = _open_data_set(data)  # first: a folder that is not there is the mistake to name
+    return parse_split(_choose_split(data, data_set), data_set.video_ids, lists=data_set.lists)
 
 
 def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
-    """Read the videos chosen."""
-    videos = read_cholec80(
-        Path(data.root),
+    """Read the videos chosen, after the checks that cost nothing; what is odd is said in the log."""
+    names = choose_phase_names(data)
+    videos = read_data_set(
+        _open_data_set(data),
         [video_id for part in ids.values() for video_id in part],
-        phase_names=data.phase_names,
         fps=data.fps,
         image_size=data.image_size,
-        cache_dir=data.cache_dir,
+        cache_dir=choose_cache_dir(Path(data.root), data.cache, data.cache_dir),
+        frame_rate=data.frame_rate,
+        annotation_fps=data.annotation_fps,
+        tail=data.tail,
+        corrupt=data.corrupt,
+        unlabelled=data.unlabelled,
     )
     by_id = {video.video_id: video for video in videos}
-    return Videos(**{name: [by_id[video_id] for video_id in part] for name, part in ids.items()})
+    parts = {name: [by_id[video_id] for video_id in part] for name, part in ids.items()}
+    counts = {name: count_classes(part, len(names)) for name, part in parts.items()}
+    report_findings([*_check_phase_names(data), *check_balance(counts, names)])
+    return Videos(**parts)
+
+
+def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
+    """Examine the videos of all parts of the split, or all there are where none is given; `full`: every frame."""
+    data_set = _open_data_set(data)
+    findings = _check_phase_names(data)
+    try:
+        split = _choose_split(data, data_set)
+    except ConfigError as error:
+        findings.append(Finding("warning", "split", str(error)))
+        split = {"all": data_set.video_ids}
+    parts, problems = expand_split(split, data_set.video_ids, lists=data_set.lists)
+    findings += [Finding("error", "split", problem) for problem in problems]
+    checkup = examine(
+        data_set,
+        parts,
+        choose_phase_names(data),
+        fps=data.fps,
+        frame_rate=data.frame_rate,
+        annotation_fps=data.annotation_fps,
+        tail=data.tail,
+        corrupt=data.corrupt,
+        full=full,
+    )
+    return dataclasses.replace(checkup, findings=findings + checkup.findings)
 
 
 def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, num_phases: int) -> None:
@@ -165,6 +219,11 @@ def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, 
     if rule == "inverse_frequency":
         weights = inverse_frequency(count_classes(videos, num_phases))
         model.head.get_submodule("criterion").weight = weights
+
+
+def weigh_classes(rule: str, counts: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the weights in the loss that training would have by these frame counts; None where it would have none."""
+    return inverse_frequency(counts) if rule == "inverse_frequency" and counts is not None and counts.any() else None
 
 
 def build_optimiser(model: VideoModel, config: Config) -> torch.optim.AdamW:
@@ -187,13 +246,40 @@ def build_settings(config: Config) -> TrainSettings:
     )
 
 
-def _choose_split(given: Mapping[str, Sequence[str | int]], *, is_sample: bool) -> Mapping[str, Sequence[str | int]]:
-    if not given and is_sample:
+def _open_data_set(data: DataConfig) -> DataSet:
+    """Find the videos; the sample data is made first, if it is asked for and absent."""
+    root = Path(data.root)
+    if root == sample_root() and not root.exists():
+        make_sample(root, seed=_SAMPLE_SEED)
+    names = tuple(choose_phase_names(data))
+    labels = Labels(names, ignored=tuple(data.ignored_labels), priority=tuple(data.overlap_priority))
+    return find_format(data.format).open(root, labels, frames_from=data.frames_from)
+
+
+def _choose_split(data: DataConfig, data_set: DataSet) -> Mapping[str, Sequence[str | int]]:
+    given = {name: entries for name, entries in vars(data.split).items() if entries is not None}
+    if not given and Path(data.root) == sample_root():
         return SAMPLE_SPLIT
-    missing = [f"data.split.{name}" for name in ("train", "val", "test") if name not in given]
+    parts = ("train", "val", "test")
+    if not given and set(parts) <= set(data_set.lists):
+        return {name: [name] for name in parts}
+    missing = [f"data.split.{name}" for name in parts if name not in given]
     if missing:
-        raise ConfigError(f"{', '.join(missing)}: missing; say which videos are for what, as in data.split.test=[9-12]")
+        own = f"; the data set's own lists are {', '.join(data_set.lists)}" if data_set.lists else ""
+        raise ConfigError(
+            f"{', '.join(missing)}: missing; say which videos are for what, as in data.split.test=[9-12]{own}"
+        )
     return given
+
+
+def _check_phase_names(data: DataConfig) -> list[Finding]:
+    """Say where the ids are others than the format's usual ones."""
+    usual = find_format(data.format).phase_names
+    difference = None if callable(usual) else check_names(choose_phase_names(data), usual)
+    if difference is None:
+        return []
+    hint = "predictions and snapshots of others have other ids"
+    return [Finding("warning", "data.phase_names", f"another order than usual: {difference}", hint)]
 
 
 def _build_encoder(model: ModelConfig) -> tuple[nn.Module, int]:

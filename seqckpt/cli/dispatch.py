@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from seqckpt.cli.command import Command
+from seqckpt.cli.doctor import DOCTOR
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
 from seqckpt.errors import TrainingError, UsageError
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (TRAIN,)}
+_COMMANDS = {command.name: command for command in (TRAIN, DOCTOR)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -25,7 +25,7 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     config_name, config = load_config(arguments, find_more=build.find_unusable_names)
     path = training.choose_run_path(config.run, config_name)
     device = build.choose_device(config.train.device)
-    phase_names = list(config.data.phase_names)
+    phase_names = config.data.phase_names = build.choose_phase_names(config.data)  # so that the run says them
     ids = build.choose_videos(config.data)
     model = build.build_model(config)
     build.check_image_size(model, config.data.image_size)
@@ -85,7 +85,7 @@ def _finish(
         "torch_version": torch.__version__,
         "device": _describe_device(trainer.device),
     }
-    training.write_results(trainer.folder, predictions, config.data.phase_names, summary)
+    training.write_results(trainer.folder, predictions, build.choose_phase_names(config.data), summary)
     return summary
 
 

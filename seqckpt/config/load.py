@@ -151,8 +151,8 @@ def _find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     dropout = values.get("model.dropout", 0)
     if dropout > 0 and values.get("model.num_layers") == 1 and values.get("model.rnn") != "none":
         yield f"model.dropout={dropout}: it acts between layers, so expected model.num_layers of at least 2"
-    names = list(values.get("data.phase_names", ["", " "]))
-    if len(set(names)) != len(names) or len(names) < 2:
+    names = values.get("data.phase_names")
+    if names is not None and (len(set(names)) != len(names) or len(names) < 2):
         yield f"data.phase_names={names}: expected at least two names, each of them once"
 
 

@@ -16,26 +16,42 @@ Frames are uint8 (T, C, H, W), RGB, until they are inside the encoder's chunk. W
 DataError with file, line, what was read and what was expected.
 """
 
-from seqckpt.data.cholec80 import PHASES, TOOLS, list_video_ids, read_cholec80
-from seqckpt.data.clips import Clip, clip_loader, cut_clips
+from seqckpt.data.class_balance import check_balance, format_balance
+from seqckpt.data.clips import Clip, cut_clips
+from seqckpt.data.doctor import Checkup, examine
+from seqckpt.data.findings import Finding, report_findings
+from seqckpt.data.formats import DataSet, find_format, list_formats, register_format
+from seqckpt.data.frame_source import FrameSource
+from seqckpt.data.labels import Labels, check_names
+from seqckpt.data.reading import choose_cache_dir, read_videos
 from seqckpt.data.sample import SAMPLE_SPLIT, make_sample, sample_per_frame_limit
-from seqckpt.data.splits import parse_split
-from seqckpt.data.videos import IGNORE_INDEX, FrameSource, Video, count_classes
+from seqckpt.data.splits import expand_split, parse_split
+from seqckpt.data.videos import IGNORE_INDEX, Video, count_classes
 
 __all__ = [
     "IGNORE_INDEX",
-    "PHASES",
     "SAMPLE_SPLIT",
-    "TOOLS",
+    "Checkup",
     "Clip",
+    "DataSet",
+    "Finding",
     "FrameSource",
+    "Labels",
     "Video",
-    "clip_loader",
+    "check_balance",
+    "check_names",
+    "choose_cache_dir",
     "count_classes",
     "cut_clips",
-    "list_video_ids",
+    "examine",
+    "expand_split",
+    "find_format",
+    "format_balance",
+    "list_formats",
     "make_sample",
     "parse_split",
-    "read_cholec80",
+    "read_videos",
+    "register_format",
+    "report_findings",
     "sample_per_frame_limit",
 ]

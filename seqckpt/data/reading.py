@@ -1,0 +1,210 @@
+"""From the videos that a format has found to sampled videos with a label for each frame."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from seqckpt.data.checks import check_videos
+from seqckpt.data.findings import Finding, report_findings
+from seqckpt.data.formats import Annotation, DataSet, VideoEntry
+from seqckpt.data.frame_cache import SampledVideo, cache_path
+from seqckpt.data.frame_source import Stretch
+from seqckpt.data.label_track import LabelTrack
+from seqckpt.data.recording import index_recording
+from seqckpt.data.sampling import sample_videos
+from seqckpt.data.timeline import to_fraction
+from seqckpt.data.video_facts import VideoFacts, facts_of_sample, facts_of_timeline
+from seqckpt.data.videos import IGNORE_INDEX, Video
+from seqckpt.errors import DataError
+
+__all__ = ["choose_cache_dir", "find_entries", "read_videos"]
+
+_CACHE = "frame_cache"
+
+
+@dataclass(frozen=True)
+class _Sources:
+    """Where frames come from, as `sample_videos` takes it."""
+
+    fps: float
+    image_size: tuple[int, int]
+    cache_dir: Path | None
+    frame_rates: Sequence[float | None]
+
+    def cache_place(self, path: Path, frame_rate: float | None) -> Path:
+        assert self.cache_dir is not None
+        return cache_path(
+            path, fps=self.fps, image_size=self.image_size, cache_dir=self.cache_dir, frame_rate=frame_rate
+        )
+
+
+def read_videos(
+    data_set: DataSet,
+    video_ids: Sequence[str],
+    *,
+    fps: float,
+    image_size: int | tuple[int, int],
+    cache_dir: str | Path | None,
+    frame_rate: float | None = None,
+    annotation_fps: float | None = None,
+    tail: str = "trim",
+    corrupt: str = "error",
+    unlabelled: str = "ignore",
+    progress: bool = True,
+) -> list[Video]:
+    """Read videos with their labels, sampled by time.
+
+    Args:
+        data_set: what a format has found.
+        video_ids: which of its videos.
+        fps: frames sampled per second.
+        image_size: height and width that frames are resized to, in pixels; one number for both.
+        cache_dir: where decoded frames are kept; None: they are decoded whenever they are read.
+        frame_rate: how many numbers of extracted frames make a second; None: as the data set says.
+        annotation_fps: frames a second that annotations count; None: as the format says.
+        tail: what if a video and its annotation differ in length: "trim" uses the part that both have (logged as a
+            warning above one second, an error above 2 %), "strict" is an error in any case.
+        corrupt: what if a frame cannot be decoded: "error", or "repeat" the last good one (counted in the log).
+        unlabelled: what if frames have no label: "ignore" gives them IGNORE_INDEX, "error" is an error.
+        progress: show a progress bar while videos are decoded.
+
+    Annotations are checked first, all of them, before anything is decoded. Memory: a frame per thread, and the labels.
+    Raises DataError where anything is missing, damaged or not as the format says, with all that was found; what is
+    odd, but can be used, is a warning in the log.
+    """
+    _check_choice("tail", tail, ("trim", "strict"))
+    _check_choice("unlabelled", unlabelled, ("ignore", "error"))
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if min(size) < 1:
+        raise ValueError(f"image_size is {image_size}; expected whole numbers from 1")
+    rate = to_fraction(fps)
+    entries = find_entries(data_set, video_ids)
+    annotations = _read_annotations(entries)
+    sources = _Sources(
+        fps=fps,
+        image_size=size,
+        cache_dir=None if cache_dir is None else Path(cache_dir),
+        frame_rates=[frame_rate or entry.frame_rate if entry.path.is_dir() else None for entry in entries],
+    )
+    _check_before_decoding(entries, annotations, sources, annotation_fps=annotation_fps, tail=tail)
+    sampled = sample_videos([entry.path for entry in entries], **vars(sources), corrupt=corrupt, progress=progress)
+    facts = [
+        facts_of_sample(entry, video, annotation, fps=float(rate), annotation_fps=annotation_fps)
+        for entry, video, annotation in zip(entries, sampled, annotations, strict=True)
+    ]
+    videos = [_align(fact, video, rate) for fact, video in zip(facts, sampled, strict=True)]
+    repeated = [_check_repeated(fact, video) for fact, video in zip(facts, sampled, strict=True)]
+    gaps = [_check_labels(video, unlabelled) for video in videos]
+    report_findings([*check_videos(facts, tail=tail), *(finding for finding in (*repeated, *gaps) if finding)])
+    return videos
+
+
+def choose_cache_dir(root: Path, cache: str, cache_dir: str | Path | None) -> Path | None:
+    """Return where decoded frames are kept: `cache_dir`, or a folder in the root; None where `cache` is "none"."""
+    _check_choice("cache", cache, ("memory_map", "none"))
+    if cache == "none":
+        return None
+    return Path(cache_dir) if cache_dir is not None else root / _CACHE
+
+
+def find_entries(data_set: DataSet, video_ids: Sequence[str]) -> list[VideoEntry]:
+    """Return the entries of these videos. Raises DataError with every video and every file that is missing."""
+    known = {entry.video_id: entry for entry in data_set.entries}
+    missing = [f"a video {video_id}" for video_id in video_ids if video_id not in known]
+    for video_id in video_ids:
+        if video_id in known:
+            missing += [str(path) for path in known[video_id].files if not path.is_file()]
+    if missing:
+        shown = "".join(f"\n  {name}" for name in dict.fromkeys(missing))
+        raise DataError(f"{len(dict.fromkeys(missing))} file(s) of the data set are missing:{shown}")
+    return [known[video_id] for video_id in video_ids]
+
+
+def _read_annotations(entries: Sequence[VideoEntry]) -> list[Annotation]:
+    """Read all annotations. Raises DataError with what is wrong in any of them."""
+    read = [_try_to_read(entry) for entry in entries]
+    report_findings(result for result in read if isinstance(result, Finding))
+    return [result for result in read if isinstance(result, Annotation)]
+
+
+def _try_to_read(entry: VideoEntry) -> Annotation | Finding:
+    try:
+        return entry.read()
+    except DataError as error:
+        return Finding("error", entry.video_id, str(error))
+
+
+def _check_before_decoding(
+    entries: Sequence[VideoEntry],
+    annotations: Sequence[Annotation],
+    sources: _Sources,
+    *,
+    annotation_fps: float | None,
+    tail: str,
+) -> None:
+    """Raise what is wrong about lengths before an hour is spent on decoding: of videos that are not in the cache."""
+    facts = []
+    for entry, annotation, frame_rate in zip(entries, annotations, sources.frame_rates, strict=True):
+        if sources.cache_dir is not None and not sources.cache_place(entry.path, frame_rate).exists():
+            timeline = index_recording(entry.path, frame_rate=frame_rate)
+            facts.append(facts_of_timeline(entry, timeline, annotation, annotation_fps=annotation_fps))
+    report_findings(finding for finding in check_videos(facts, tail=tail) if finding.severity == "error")
+
+
+def _align(facts: VideoFacts, video: SampledVideo, fps: Fraction) -> Video:
+    """Give each sampled frame its labels; frames beyond the end of a complete annotation are left out."""
+    phases, tools = facts.phases, facts.tools
+    assert phases is not None
+    places = _place(phases, facts, video.numbers, fps)
+    length = int(np.count_nonzero(places < phases.end)) if phases.is_complete else len(places)
+    tool_labels = None
+    if tools is not None:
+        tool_labels = torch.from_numpy(tools.at(_place(tools, facts, video.numbers, fps)[:length]))
+    return Video(
+        video_id=facts.video_id,
+        frames=Stretch(video.frames, 0, length),
+        seconds=np.arange(length) / float(fps),
+        phases=torch.from_numpy(phases.at(places[:length])),
+        tools=tool_labels,
+        path=facts.path,
+    )
+
+
+def _place(track: LabelTrack, facts: VideoFacts, numbers: NDArray[np.int64], fps: Fraction) -> NDArray[np.float64]:
+    """Return where sampled frames are on a track: by their numbers, or by the moments n / fps at which they are shown.
+
+    Divided once and in whole numbers, so that a moment on a border is on it, whatever the rates.
+    """
+    rate = facts.rate_of(track)
+    if rate is None:
+        return numbers.astype(np.float64)
+    step = to_fraction(rate) / fps
+    return np.array([n * step.numerator / step.denominator for n in range(len(numbers))], np.float64)
+
+
+def _check_repeated(facts: VideoFacts, video: SampledVideo) -> Finding | None:
+    if not video.repeated:
+        return None
+    found = f"{len(video.repeated)} of {len(video.numbers)} sampled frames of {facts.path} cannot be decoded"
+    return Finding("warning", facts.video_id, found, "the last good frame stands in for each (data.corrupt=repeat)")
+
+
+def _check_labels(video: Video, unlabelled: str) -> Finding | None:
+    places = (video.phases == IGNORE_INDEX).nonzero().ravel().tolist()
+    if not places or (unlabelled == "ignore" and len(places) < len(video)):
+        return None
+    found = f"{len(places)} of {len(video)} sampled frames have no label, the first at {video.seconds[places[0]]:.2f} s"
+    hint = "expected a label for each (data.unlabelled=error)" if unlabelled == "error" else "nothing is learnt of it"
+    return Finding("error" if unlabelled == "error" else "warning", video.video_id, found, hint)
+
+
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}; expected {' or '.join(map(repr, choices))}")
