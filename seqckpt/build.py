@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -18,14 +18,21 @@ from seqckpt.config import Config, DataConfig, ModelConfig, sample_root
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import (
     SAMPLE_SPLIT,
+    Augmentation,
+    CacheEstimate,
     Clip,
+    SampledVideo,
     Video,
+    choose_cache_dir,
     count_classes,
     cut_clips,
+    estimate_cache,
+    list_recordings,
     list_video_ids,
     make_sample,
     parse_split,
     read_cholec80,
+    sample_videos,
 )
 from seqckpt.errors import ConfigError
 from seqckpt.models import (
@@ -47,12 +54,16 @@ __all__ = [
     "build_settings",
     "check_image_size",
     "choose_videos",
+    "choose_window",
+    "estimate_frame_cache",
+    "fill_frame_cache",
     "find_unusable_names",
     "read_videos",
     "set_class_weights",
 ]
 
 _SAMPLE_SEED = 0
+_USUAL_WINDOW = 500
 _RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
@@ -64,9 +75,9 @@ class Videos:
     val: list[Video]
     test: list[Video]
 
-    def clips(self, clip_length: int) -> list[Clip]:
-        """Cut the training videos into clips."""
-        return cut_clips(self.train, clip_length)
+    def clips(self, clip_length: int | str) -> list[Clip]:
+        """Cut the training videos into clips of that many frames, or into one each ("video")."""
+        return cut_clips(self.train, None if isinstance(clip_length, str) else clip_length)
 
 
 def find_unusable_names(config: Config) -> Iterator[str]:
@@ -154,10 +165,28 @@ def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
         phase_names=data.phase_names,
         fps=data.fps,
         image_size=data.image_size,
+        cache=data.cache,
         cache_dir=data.cache_dir,
     )
     by_id = {video.video_id: video for video in videos}
     return Videos(**{name: [by_id[video_id] for video_id in part] for name, part in ids.items()})
+
+
+def estimate_frame_cache(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> tuple[Path, CacheEstimate]:
+    """Return the folder of the frame cache, and what the videos chosen will take in it."""
+    cache_dir, options = _describe_sampling(data, ids)
+    return cache_dir, estimate_cache(**options, cache_dir=cache_dir)
+
+
+def fill_frame_cache(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> list[SampledVideo]:
+    """Decode the videos chosen into the cache, with a progress bar; those that are there are checked."""
+    cache_dir, options = _describe_sampling(data, ids)
+    return sample_videos(**options, cache_dir=cache_dir)
+
+
+def choose_window(data: DataConfig) -> int:
+    """Return how many frames evaluation takes at once; any number gives the same predictions."""
+    return _USUAL_WINDOW if isinstance(data.clip_length, str) else data.clip_length
 
 
 def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, num_phases: int) -> None:
@@ -182,9 +211,19 @@ def build_settings(config: Config) -> TrainSettings:
         warmup=train.warmup,
         clip_norm=train.clip_norm,
         seed=train.seed,
-        validation_window=config.data.clip_length,
+        validation_window=choose_window(config.data),
+        order=config.data.order,
+        augmentation=Augmentation(**vars(config.data.augment)),
         num_workers=config.data.num_workers,
     )
+
+
+def _describe_sampling(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> tuple[Path, dict[str, Any]]:
+    recordings = list_recordings(data.root)
+    paths = [recordings[video_id] for part in ids.values() for video_id in part]
+    cache_dir = choose_cache_dir(Path(data.root), "memory_map", data.cache_dir)
+    assert cache_dir is not None
+    return cache_dir, {"paths": paths, "fps": data.fps, "image_size": (data.image_size, data.image_size)}
 
 
 def _choose_split(given: Mapping[str, Sequence[str | int]], *, is_sample: bool) -> Mapping[str, Sequence[str | int]]:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
+from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (TRAIN,)}
+_COMMANDS = {command.name: command for command in (TRAIN, CACHE)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

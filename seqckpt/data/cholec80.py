@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import threading
 import unicodedata
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +21,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seqckpt.data.annotations import SpacedRows, read_phase_table, read_tool_table
-from seqckpt.data.frame_cache import CachedVideo, cache_video
+from seqckpt.data.frame_cache import SampledVideo
+from seqckpt.data.frame_source import Stretch
 from seqckpt.data.natural_order import sort_naturally
-from seqckpt.data.video_file import to_fraction
+from seqckpt.data.sampling import sample_videos
+from seqckpt.data.timeline import to_fraction
 from seqckpt.data.videos import IGNORE_INDEX, Video
 from seqckpt.errors import DataError
-from seqckpt.progress import progress_bar
 
-__all__ = ["PHASES", "TOOLS", "list_video_ids", "read_cholec80"]
+__all__ = ["PHASES", "TOOLS", "choose_cache_dir", "list_recordings", "list_video_ids", "read_cholec80"]
 
 PHASES = (
     "Preparation",
@@ -56,7 +54,12 @@ def list_video_ids(root: str | Path) -> list[str]:
 
     Raises DataError, which shows the expected layout, where the folder or what belongs in it is missing.
     """
-    return list(_find_videos(_check_layout(Path(root))))
+    return list(list_recordings(root))
+
+
+def list_recordings(root: str | Path) -> dict[str, Path]:
+    """Map the ids of the videos in a data set to their files, in natural order. Raises DataError as list_video_ids."""
+    return _find_videos(_check_layout(Path(root)))
 
 
 def read_cholec80(
@@ -66,6 +69,7 @@ def read_cholec80(
     phase_names: Sequence[str] = PHASES,
     fps: float,
     image_size: int | tuple[int, int],
+    cache: str = "memory_map",
     cache_dir: str | Path | None = None,
     tail: str = "trim",
     progress: bool = True,
@@ -78,6 +82,7 @@ def read_cholec80(
         phase_names: the phases in the order of their ids; no other may occur.
         fps: frames sampled per second.
         image_size: height and width that frames are resized to, in pixels; one number for both.
+        cache: "memory_map" keeps decoded frames on disk, "none" decodes them whenever they are read.
         cache_dir: where decoded frames are kept; None: `frame_cache` in the root.
         tail: what if a video and its annotation differ in length: "trim" uses the part that both have (logged as a
             warning above one second, an error above 2 %), "strict" is an error in any case.
@@ -97,23 +102,23 @@ def read_cholec80(
     files = _find_all(root, video_ids)
     phases = {video_id: read_phase_table(files[video_id][1], phase_names) for video_id in video_ids}
     tools = {video_id: read_tool_table(path, TOOLS) for video_id, (_, _, path) in files.items() if path is not None}
-    cached = _cache_all(
+    sampled = sample_videos(
         [files[video_id][0] for video_id in video_ids],
         fps=fps,
         image_size=size,
-        cache_dir=Path(cache_dir) if cache_dir is not None else root / _CACHE,
+        cache_dir=choose_cache_dir(root, cache, cache_dir),
         progress=progress,
     )
     return [
         _align(video_id, files[video_id], video, phases[video_id], tools.get(video_id), fps=fps, tail=tail)
-        for video_id, video in zip(video_ids, cached, strict=True)
+        for video_id, video in zip(video_ids, sampled, strict=True)
     ]
 
 
 def _align(
     video_id: str,
     files: tuple[Path, Path, Path | None],
-    video: CachedVideo,
+    video: SampledVideo,
     phases: NDArray[np.int64],
     tools: SpacedRows | None,
     *,
@@ -133,7 +138,7 @@ def _align(
         aligned_tools = _label_tools(numbers, tools.values, step)
     return Video(
         video_id=video_id,
-        frames=video.frames.first(len(numbers)),
+        frames=Stretch(video.frames, 0, len(numbers)),
         seconds=np.arange(len(numbers)) / float(to_fraction(fps)),
         phases=torch.from_numpy(phases[numbers]),
         tools=aligned_tools,
@@ -150,7 +155,7 @@ def _label_tools(numbers: NDArray[np.int64], values: NDArray[np.uint8], step: in
     return torch.from_numpy(labels)
 
 
-def _check_tail(path: Path, video: CachedVideo, annotation: Path, num_rows: int, tail: str) -> None:
+def _check_tail(path: Path, video: SampledVideo, annotation: Path, num_rows: int, tail: str) -> None:
     """Compare the number of video frames with the number that an annotation covers."""
     difference, longer = abs(video.num_frames - num_rows), max(video.num_frames, num_rows)
     if difference == 0:
@@ -168,23 +173,13 @@ def _check_tail(path: Path, video: CachedVideo, annotation: Path, num_rows: int,
     _log.log(level, "%s too many on one side: only what both have is used", found)
 
 
-def _cache_all(
-    paths: Sequence[Path], *, fps: float, image_size: tuple[int, int], cache_dir: Path, progress: bool
-) -> list[CachedVideo]:
-    stop = threading.Event()
-
-    def work(path: Path) -> CachedVideo:
-        return cache_video(path, fps=fps, image_size=image_size, cache_dir=cache_dir, stop=stop)
-
-    pool = ThreadPoolExecutor(max(1, min(len(paths), os.cpu_count() or 1)))
-    try:
-        results = pool.map(work, paths)
-        return list(
-            progress_bar(results, "reading videos", len(paths), unit="video", leave=False, disable=not progress)
-        )
-    finally:  # also at Ctrl-C, or when one video fails
-        stop.set()
-        pool.shutdown(cancel_futures=True)
+def choose_cache_dir(root: Path, cache: str, cache_dir: str | Path | None) -> Path | None:
+    """Return the folder that decoded frames are kept in; None where they are not."""
+    if cache not in ("memory_map", "none"):
+        raise ValueError(f"cache is {cache!r}; expected 'memory_map' or 'none'")
+    if cache == "none":
+        return None
+    return Path(cache_dir) if cache_dir is not None else root / _CACHE
 
 
 def _find_all(root: Path, video_ids: Sequence[str]) -> dict[str, tuple[Path, Path, Path | None]]:
