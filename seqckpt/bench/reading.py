@@ -1,7 +1,7 @@
 """What reading costs: against the step that it feeds, in memory, and against the ffmpeg command line.
 
     python -m seqckpt.bench.reading cache        an epoch's frames from the cache, against steps of two models
-    python -m seqckpt.bench.reading waiting      the share of a step spent waiting for frames that are decoded on the way
+    python -m seqckpt.bench.reading waiting      the share of a step spent waiting for frames that are streamed
     python -m seqckpt.bench.reading memory       resident memory while 20,000 frames of 224 pixels are streamed
     python -m seqckpt.bench.reading decoding     a video of two hours at one frame a second, against ffmpeg
     python -m seqckpt.bench.reading augmentation what each augmentation costs
@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -53,13 +54,10 @@ def measure_cache(folder: Path, settings: dict[str, int]) -> None:
         frames.tofile(path)
         source = CachedFrames(path, 0, (num_frames, 3, pixels, pixels))
         model = _build_model(encoder, hidden_size)
-        step, read = (
-            _median_seconds(work, settings["repeats"])
-            for work in (lambda m=model, f=torch.from_numpy(frames): _step(m, f), lambda s=source: _read_both_ways(s))
-        )
-        print(
-            f"{name}, {num_frames} frames: reading {1000 * read:.1f} ms, step {step:.2f} s: {read / step:.2%} of the step"
-        )
+        step = _median_seconds(partial(_step, model, torch.from_numpy(frames)), settings["repeats"])
+        read = _median_seconds(partial(_read_both_ways, source), settings["repeats"])
+        share = f"{read / step:.2%} of the step"
+        print(f"{name}, {num_frames} frames: reading {1000 * read:.1f} ms, step {step:.2f} s: {share}")
 
 
 def measure_waiting(folder: Path, settings: dict[str, int]) -> None:
@@ -113,10 +111,7 @@ def measure_decoding(folder: Path, settings: dict[str, int]) -> None:
         (video,) = sample_videos([path], fps=1.0, image_size=(224, 224), cache_dir=folder / "cache", progress=False)
         seconds["seqckpt"].append(time.perf_counter() - started)
         shutil.rmtree(folder / "cache")
-        print(
-            f"seqckpt: {len(video.frames)} frames, written into the cache, in {seconds['seqckpt'][-1]:.1f} s",
-            flush=True,
-        )
+        print(f"seqckpt: {len(video.frames)} frames into the cache in {seconds['seqckpt'][-1]:.1f} s", flush=True)
         if program is None:
             print("ffmpeg is not installed: nothing to compare with")
             return
@@ -128,7 +123,7 @@ def measure_decoding(folder: Path, settings: dict[str, int]) -> None:
         seconds["ffmpeg"].append(time.perf_counter() - started)
         num_frames = output.stat().st_size // (3 * 224 * 224)
         output.unlink()
-        print(f"ffmpeg:  {num_frames} frames, written into a file, in {seconds['ffmpeg'][-1]:.1f} s", flush=True)
+        print(f"ffmpeg:  {num_frames} frames into a file in {seconds['ffmpeg'][-1]:.1f} s", flush=True)
     own, other = (median(values) for values in seconds.values())
     print(f"on {len(cores)} core(s): {own:.1f} s against {other:.1f} s of ffmpeg, {own / other:.2f} times as long")
 
@@ -147,7 +142,7 @@ def measure_augmentation(folder: Path, settings: dict[str, int]) -> None:
     }
     for name, kind in kinds.items():
         source = kind.apply_to(frames, seed=0, epoch=0, video_id="", start=0)
-        seconds = _median_seconds(lambda s=source: s[0:_CHUNK], settings["repeats"])
+        seconds = _median_seconds(partial(source.__getitem__, slice(0, _CHUNK)), settings["repeats"])
         print(f"{name}: {1000 * seconds / _CHUNK:.2f} ms a frame of 224 px")
 
 
@@ -174,7 +169,9 @@ def _read_both_ways(source: FrameSource) -> None:
 def _make_clip(frames: FrameSource, length: int) -> Clip:
     num_frames = len(frames)
     labels = torch.zeros(num_frames, dtype=torch.int64)
-    return Clip(Video("video", frames, np.arange(num_frames) * 1.0, labels, None, Path("video.mp4")), 0, length)
+    return Clip(
+        Video("video", frames, np.arange(num_frames, dtype=np.float64), labels, None, Path("video.mp4")), 0, length
+    )
 
 
 def _median_seconds(work: Callable[[], object], repeats: int) -> float:
