@@ -19,23 +19,31 @@ from seqckpt.config import Config, DataConfig, ModelConfig, sample_root
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import (
     SAMPLE_SPLIT,
+    Augmentation,
+    CacheEstimate,
     Checkup,
     Clip,
     DataSet,
     Finding,
     Labels,
+    SampledVideo,
+    Sources,
     Video,
     check_balance,
     check_names,
     choose_cache_dir,
     count_classes,
     cut_clips,
+    estimate_cache,
     examine,
     expand_split,
+    find_entries,
     find_format,
+    list_sources,
     make_sample,
     parse_split,
     report_findings,
+    sample_videos,
 )
 from seqckpt.data import read_videos as read_data_set
 from seqckpt.errors import ConfigError, DataError
@@ -59,7 +67,10 @@ __all__ = [
     "check_image_size",
     "choose_phase_names",
     "choose_videos",
+    "choose_window",
+    "estimate_frame_cache",
     "examine_videos",
+    "fill_frame_cache",
     "find_unusable_names",
     "read_videos",
     "set_class_weights",
@@ -67,6 +78,7 @@ __all__ = [
 ]
 
 _SAMPLE_SEED = 0
+_USUAL_WINDOW = 500
 _RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
@@ -78,9 +90,9 @@ class Videos:
     val: list[Video]
     test: list[Video]
 
-    def clips(self, clip_length: int) -> list[Clip]:
-        """Cut the training videos into clips."""
-        return cut_clips(self.train, clip_length)
+    def clips(self, clip_length: int | str) -> list[Clip]:
+        """Cut the training videos into clips of that many frames, or into one each ("video")."""
+        return cut_clips(self.train, None if isinstance(clip_length, str) else clip_length)
 
 
 def find_unusable_names(config: Config) -> Iterator[str]:
@@ -214,6 +226,23 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
     return dataclasses.replace(checkup, findings=findings + checkup.findings)
 
 
+def estimate_frame_cache(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> tuple[Path, CacheEstimate]:
+    """Return the folder of the frame cache, and what the videos chosen will take in it."""
+    cache_dir, sources = _describe_cache(data, ids)
+    return cache_dir, estimate_cache(**vars(sources), cache_dir=cache_dir)
+
+
+def fill_frame_cache(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> list[SampledVideo]:
+    """Decode the videos chosen into the cache, with a progress bar; those that are there are checked."""
+    cache_dir, sources = _describe_cache(data, ids)
+    return sample_videos(**vars(sources), cache_dir=cache_dir, corrupt=data.corrupt)
+
+
+def choose_window(data: DataConfig) -> int:
+    """Return how many frames evaluation takes at once; any number gives the same predictions."""
+    return _USUAL_WINDOW if isinstance(data.clip_length, str) else data.clip_length
+
+
 def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, num_phases: int) -> None:
     """Weigh the phases in the model's loss by the rule `none` or `inverse_frequency` over the training videos."""
     if rule == "inverse_frequency":
@@ -241,7 +270,9 @@ def build_settings(config: Config) -> TrainSettings:
         warmup=train.warmup,
         clip_norm=train.clip_norm,
         seed=train.seed,
-        validation_window=config.data.clip_length,
+        validation_window=choose_window(config.data),
+        order=config.data.order,
+        augmentation=Augmentation(**vars(config.data.augment)),
         num_workers=config.data.num_workers,
     )
 
@@ -254,6 +285,14 @@ def _open_data_set(data: DataConfig) -> DataSet:
     names = tuple(choose_phase_names(data))
     labels = Labels(names, ignored=tuple(data.ignored_labels), priority=tuple(data.overlap_priority))
     return find_format(data.format).open(root, labels, frames_from=data.frames_from)
+
+
+def _describe_cache(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> tuple[Path, Sources]:
+    entries = find_entries(_open_data_set(data), [video_id for part in ids.values() for video_id in part])
+    sources = list_sources(entries, fps=data.fps, image_size=data.image_size, frame_rate=data.frame_rate)
+    cache_dir = choose_cache_dir(Path(data.root), "memory_map", data.cache_dir)
+    assert cache_dir is not None
+    return cache_dir, sources
 
 
 def _choose_split(data: DataConfig, data_set: DataSet) -> Mapping[str, Sequence[str | int]]:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
+from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
 from seqckpt.cli.doctor import DOCTOR
 from seqckpt.cli.train import TRAIN
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (TRAIN, DOCTOR)}
+_COMMANDS = {command.name: command for command in (TRAIN, DOCTOR, CACHE)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -61,7 +61,7 @@ def _finish(
 ) -> dict[str, Any]:
     """Score the best epoch on the test videos, write all results, and return the summary."""
     trainer.load_best()
-    predictions = training.predict_videos(trainer.model, videos.test, window=config.data.clip_length)
+    predictions = training.predict_videos(trainer.model, videos.test, window=build.choose_window(config.data))
     scores = training.score(predictions, trainer.num_phases)
     progress = trainer.progress
     training.draw_curves(trainer.folder, progress.records)
@@ -78,6 +78,7 @@ def _finish(
         "num_test_videos": len(videos.test),
         "num_steps": progress.step,
         "frames_per_second": progress.of_run.num_frames / progress.of_run.seconds,
+        "waiting_share": progress.of_run.waiting_seconds / progress.of_run.seconds,
         "peak_memory_bytes": progress.of_run.peak_bytes or None,
         "peak_memory_meaning": trainer.meter.meaning,
         "elapsed_seconds": time.perf_counter() - started,

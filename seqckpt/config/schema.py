@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "DEFAULT_ROOT",
+    "AugmentConfig",
     "Config",
     "DataConfig",
     "MemoryConfig",
@@ -54,6 +55,19 @@ class SplitConfig:
 
 
 @dataclass
+class AugmentConfig:
+    """Random changes to training clips, drawn once per clip and epoch; the defaults change nothing."""
+
+    smallest_crop: float = _key(1.0, "least share of the picture's area that a random crop keeps", above=0, at_most=1)
+    flip: float = _key(0.0, "probability that a clip is flipped left to right", at_least=0, at_most=1)
+    rotation_degrees: float = _key(0.0, "clips are turned by up to that much either way", at_least=0, at_most=180)
+    brightness: float = _key(0.0, "factor drawn from 1 - x to 1 + x", at_least=0, at_most=1)
+    contrast: float = _key(0.0, "factor drawn from 1 - x to 1 + x", at_least=0, at_most=1)
+    saturation: float = _key(0.0, "factor drawn from 1 - x to 1 + x", at_least=0, at_most=1)
+    hue: float = _key(0.0, "shift by up to that share of the colour circle either way", at_least=0, at_most=0.5)
+
+
+@dataclass
 class DataConfig:
     root: str = _key(DEFAULT_ROOT, "folder of the data set; the default is the sample data, made when absent")
     format: str = _key(
@@ -73,7 +87,20 @@ class DataConfig:
     )
     fps: float = _key(1.0, "frames sampled per second of video", at_least=0.001, at_most=1000)
     image_size: int = _key(64, "height and width of frames, resized to it, in pixels", at_least=16, at_most=4096)
-    clip_length: int = _key(500, "frames that one loss is computed over", at_least=1)
+    cache: str = _key(
+        "memory_map",
+        "memory_map: frames are decoded once, into data.cache_dir; none: from the files whenever they are read",
+        choices=("memory_map", "none"),
+    )
+    clip_length: int | str = _key(
+        500, "frames that one loss is computed over; video: whole videos", choices=("video",), at_least=1
+    )
+    order: str = _key(
+        "shuffled",
+        "shuffled: clips in random order; sequential: videos from start to end, train.batch_size of them side by side "
+        "(no state is carried from clip to clip yet)",
+        choices=("shuffled", "sequential"),
+    )
     phase_names: list[str] | None = _key(None, "names of the phases, in the order of their ids; null: the format's own")
     ignored_labels: list[str] = _key([], "what annotations write where there is no label, such as -1")
     overlap_priority: list[str] = _key([], "of intervals that overlap, the phase that stands first here wins")
@@ -95,6 +122,7 @@ class DataConfig:
     cache_dir: str | None = _key(None, "folder for decoded frames; null: beside the data")
     num_workers: int = _key(0, "processes that prepare clips; 0: none beside the main one", at_least=0)
     split: SplitConfig = field(default_factory=SplitConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
 
 
 @dataclass

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from seqckpt.data.recording import read_recording
 from seqckpt.data.timeline import Timeline
-from seqckpt.errors import DataError
 
 __all__ = ["Pictures", "look_at_all", "look_at_some"]
 
@@ -44,26 +43,24 @@ class Pictures:
 
 
 def look_at_some(timeline: Timeline) -> Pictures:
-    """Decode a few frames, spread over the recording. Raises DataError where one of them cannot be decoded."""
+    """Decode a few frames, spread over the recording."""
     num_frames = len(timeline.stamps)
-    places = np.unique(np.linspace(0, num_frames - 1, min(_NUM_LOOKS, num_frames)).astype(np.int64))
-    brightest = np.zeros((_SIDE, _SIDE), np.uint8)
-    for row in read_recording(timeline, places, image_size=(_SIDE, _SIDE)):
-        np.maximum(brightest, row.max(0), out=brightest)
-    return Pictures(len(places), (), _measure_borders(brightest))
+    return _look(timeline, np.unique(np.linspace(0, num_frames - 1, min(_NUM_LOOKS, num_frames)).astype(np.int64)))
 
 
 def look_at_all(timeline: Timeline) -> Pictures:
-    """Decode every frame, which takes as long as it takes; what cannot be decoded is counted."""
+    """Decode every frame, which takes as long as it takes."""
+    return _look(timeline, np.arange(len(timeline.stamps)))
+
+
+def _look(timeline: Timeline, places: NDArray[np.int64]) -> Pictures:
+    """Decode the frames at these places; a frame that cannot be decoded is counted, and raises nothing."""
     damaged: list[int] = []
-    places = np.arange(len(timeline.stamps))
     brightest = np.zeros((_SIDE, _SIDE), np.uint8)
-    try:
-        for row in read_recording(timeline, places, image_size=(_SIDE, _SIDE), damaged=damaged):
-            np.maximum(brightest, row.max(0), out=brightest)
-    except DataError:  # none of its frames can be decoded
-        return Pictures(0, tuple(places.tolist()), (0.0, 0.0, 0.0, 0.0))
-    return Pictures(len(places) - len(damaged), tuple(damaged), _measure_borders(brightest))
+    black = np.zeros((3, _SIDE, _SIDE), np.uint8)  # stands in for what is damaged at the start
+    for row in read_recording(timeline, places, image_size=(_SIDE, _SIDE), damaged=damaged, before=lambda: black):
+        np.maximum(brightest, row.max(0), out=brightest)
+    return Pictures(len(places) - len(damaged), tuple(places[damaged].tolist()), _measure_borders(brightest))
 
 
 def _measure_borders(brightest: NDArray[np.uint8]) -> tuple[float, float, float, float]:

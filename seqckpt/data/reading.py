@@ -24,25 +24,19 @@ from seqckpt.data.video_facts import VideoFacts, facts_of_sample, facts_of_timel
 from seqckpt.data.videos import IGNORE_INDEX, Video
 from seqckpt.errors import DataError
 
-__all__ = ["choose_cache_dir", "find_entries", "read_videos"]
+__all__ = ["Sources", "choose_cache_dir", "find_entries", "list_sources", "read_videos"]
 
 _CACHE = "frame_cache"
 
 
 @dataclass(frozen=True)
-class _Sources:
-    """Where frames come from, as `sample_videos` takes it."""
+class Sources:
+    """Which recordings to sample, and how: what `sample_videos` and `estimate_cache` take."""
 
+    paths: Sequence[Path]
     fps: float
     image_size: tuple[int, int]
-    cache_dir: Path | None
     frame_rates: Sequence[float | None]
-
-    def cache_place(self, path: Path, frame_rate: float | None) -> Path:
-        assert self.cache_dir is not None
-        return cache_path(
-            path, fps=self.fps, image_size=self.image_size, cache_dir=self.cache_dir, frame_rate=frame_rate
-        )
 
 
 def read_videos(
@@ -81,20 +75,15 @@ def read_videos(
     """
     _check_choice("tail", tail, ("trim", "strict"))
     _check_choice("unlabelled", unlabelled, ("ignore", "error"))
-    size = (image_size, image_size) if isinstance(image_size, int) else image_size
-    if min(size) < 1:
-        raise ValueError(f"image_size is {image_size}; expected whole numbers from 1")
     rate = to_fraction(fps)
     entries = find_entries(data_set, video_ids)
+    sources = list_sources(entries, fps=fps, image_size=image_size, frame_rate=frame_rate)
     annotations = _read_annotations(entries)
-    sources = _Sources(
-        fps=fps,
-        image_size=size,
-        cache_dir=None if cache_dir is None else Path(cache_dir),
-        frame_rates=[frame_rate or entry.frame_rate if entry.path.is_dir() else None for entry in entries],
-    )
-    _check_before_decoding(entries, annotations, sources, annotation_fps=annotation_fps, tail=tail)
-    sampled = sample_videos([entry.path for entry in entries], **vars(sources), corrupt=corrupt, progress=progress)
+    cache_dir = None if cache_dir is None else Path(cache_dir)
+    if cache_dir is not None:
+        lengths = _measure_uncached(entries, annotations, sources, cache_dir, annotation_fps)
+        report_findings(finding for finding in check_videos(lengths, tail=tail) if finding.severity == "error")
+    sampled = sample_videos(**vars(sources), cache_dir=cache_dir, corrupt=corrupt, progress=progress)
     facts = [
         facts_of_sample(entry, video, annotation, fps=float(rate), annotation_fps=annotation_fps)
         for entry, video, annotation in zip(entries, sampled, annotations, strict=True)
@@ -112,6 +101,21 @@ def choose_cache_dir(root: Path, cache: str, cache_dir: str | Path | None) -> Pa
     if cache == "none":
         return None
     return Path(cache_dir) if cache_dir is not None else root / _CACHE
+
+
+def list_sources(
+    entries: Sequence[VideoEntry], *, fps: float, image_size: int | tuple[int, int], frame_rate: float | None = None
+) -> Sources:
+    """Say how these videos are to be sampled; `frame_rate`, where given, is that of all folders of frames."""
+    size = (image_size, image_size) if isinstance(image_size, int) else image_size
+    if min(size) < 1:
+        raise ValueError(f"image_size is {image_size}; expected whole numbers from 1")
+    return Sources(
+        [entry.path for entry in entries],
+        fps,
+        size,
+        [frame_rate or entry.frame_rate if entry.path.is_dir() else None for entry in entries],
+    )
 
 
 def find_entries(data_set: DataSet, video_ids: Sequence[str]) -> list[VideoEntry]:
@@ -141,21 +145,23 @@ def _try_to_read(entry: VideoEntry) -> Annotation | Finding:
         return Finding("error", entry.video_id, str(error))
 
 
-def _check_before_decoding(
+def _measure_uncached(
     entries: Sequence[VideoEntry],
     annotations: Sequence[Annotation],
-    sources: _Sources,
-    *,
+    sources: Sources,
+    cache_dir: Path,
     annotation_fps: float | None,
-    tail: str,
-) -> None:
-    """Raise what is wrong about lengths before an hour is spent on decoding: of videos that are not in the cache."""
+) -> list[VideoFacts]:
+    """Index the videos that are not in the cache, so that lengths are checked before an hour is spent on decoding."""
     facts = []
     for entry, annotation, frame_rate in zip(entries, annotations, sources.frame_rates, strict=True):
-        if sources.cache_dir is not None and not sources.cache_place(entry.path, frame_rate).exists():
+        place = cache_path(
+            entry.path, fps=sources.fps, image_size=sources.image_size, cache_dir=cache_dir, frame_rate=frame_rate
+        )
+        if not place.exists():
             timeline = index_recording(entry.path, frame_rate=frame_rate)
             facts.append(facts_of_timeline(entry, timeline, annotation, annotation_fps=annotation_fps))
-    report_findings(finding for finding in check_videos(facts, tail=tail) if finding.severity == "error")
+    return facts
 
 
 def _align(facts: VideoFacts, video: SampledVideo, fps: Fraction) -> Video:

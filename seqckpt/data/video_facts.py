@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,7 +86,7 @@ def _collect(
     annotation_fps: float | None,
     num_frames: int,
     duration_seconds: float,
-    stray: NDArray[np.float64],
+    stray: NDArray[Any],
 ) -> VideoFacts:
     return VideoFacts(
         video_id=entry.video_id,

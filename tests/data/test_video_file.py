@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 
 from seqckpt.data import video_file
-from seqckpt.data.video_file import VideoIndex, choose_frames, index_video, read_frames
+from seqckpt.data.timeline import choose_frames
+from seqckpt.data.video_file import VideoIndex, index_video, read_frames
 from seqckpt.errors import DataError
 
 NTSC = Fraction(30000, 1001)
@@ -89,7 +90,7 @@ def test_choosing_is_exact_at_a_variable_rate(gaps: list[int], start: int, last:
     """Whole milliseconds; half of one is what a stamp may be off by rounding, so moments are rounded likewise."""
     stamps = start + np.cumsum([0, *gaps])
     base = Fraction(1, 1000)
-    index = VideoIndex(Path("film.mp4"), stamps, stamps[:1], int(stamps[-1]) + last, base, 64, 64)
+    index = VideoIndex(Path("film.mp4"), stamps, int(stamps[-1]) + last, base, stamps[:1], 64, 64)
     since, distance = (stamps - start).tolist(), 1000 / Fraction(str(fps))
     expected: list[int] = []
     while (moment := int(len(expected) * distance + Fraction(1, 2))) < since[-1] + last:

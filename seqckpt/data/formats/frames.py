@@ -85,7 +85,8 @@ def _label_images(path: Path, folder: Path, rows: Sequence[Row], labels: Labels)
     starts = index.stamps - index.stamps[0]
     ends = [*starts[1:].tolist(), int(index.end - index.stamps[0])]
     places = {unicodedata.normalize("NFC", name): place for place, name in enumerate(index.names)}
-    intervals, seen = [], {}
+    intervals: list[Interval] = []
+    seen: dict[int, int] = {}
     for row in rows:
         place = places.get(unicodedata.normalize("NFC", row.fields[0]))
         if place is None:

@@ -35,9 +35,9 @@ def find_mstcn(folder: DataFolder) -> DataSet:
     except DataError as error:
         if any(path.suffix == ".npy" for path in list_files(folder.root / "features").values()):
             raise DataError(
-                f"{folder.root} holds features that some encoder has made (features/*.npy), but no frames. They are not "
-                "read: here the encoder is trained together with what comes after it. Put the videos into videos/, or "
-                "their frames into frames/<video>/"
+                f"{folder.root} holds features that some encoder has made (features/*.npy), but no frames. They are "
+                "not read: here the encoder is trained together with what comes after it. Put the videos into "
+                "videos/, or their frames into frames/<video>/"
             ) from error
         raise
     entries = []
