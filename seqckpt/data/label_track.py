@@ -80,7 +80,8 @@ def lay_out_rows(
     `values`: (R,) or (R, columns), R at least 1. `step` None: the one row is for the whole video.
     """
     labels = np.asarray(values, np.int64)
-    changes = (labels[1:] != labels[:-1]).reshape(len(labels) - 1, -1).any(1)
+    columns = labels.reshape(len(labels), math.prod(labels.shape[1:]))
+    changes = (columns[1:] != columns[:-1]).any(1)
     first = np.concatenate([[0], np.flatnonzero(changes) + 1])
     bounds = np.append(first, len(labels)) * float(step or 1)
     if step is None:

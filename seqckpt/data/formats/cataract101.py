@@ -20,7 +20,7 @@ from seqckpt.data.label_track import Interval, LabelTrack, lay_out_intervals
 from seqckpt.data.labels import Labels
 from seqckpt.errors import DataError
 
-__all__ = ["CATARACT101", "find_cataract101", "read_starts"]
+__all__ = ["CATARACT101", "find_cataract101", "lay_out_starts", "read_start_table"]
 
 PHASES = (
     "Incision",
@@ -49,9 +49,7 @@ def find_cataract101(folder: DataFolder) -> DataSet:
     if missing:
         raise folder.fail(f"the data set {folder.root} has no {' and no '.join(missing)}")
     videos = {row.fields[0]: row for row in _read_columns(tables[0], ("videoid", "frames", "fps"))}
-    starts: dict[str, list[Row]] = {}
-    for row in _read_columns(tables[1], ("videoid", "frameno", "phase")):
-        starts.setdefault(row.fields[0], []).append(row)
+    starts = read_start_table(tables[1])
     entries = []
     for video_id, path in folder.find_recordings().items():
         number = video_id.removeprefix("case_")
@@ -68,7 +66,18 @@ def find_cataract101(folder: DataFolder) -> DataSet:
     return DataSet(entries)
 
 
-def read_starts(path: Path, rows: Sequence[Row], num_frames: int, labels: Labels) -> LabelTrack:
+def read_start_table(path: Path) -> dict[str, list[Row]]:
+    """Read the table of where phases begin: for each video, its rows of (video, frame, phase).
+
+    Raises DataError where the file is no such table.
+    """
+    starts: dict[str, list[Row]] = {}
+    for row in _read_columns(path, ("videoid", "frameno", "phase")):
+        starts.setdefault(row.fields[0], []).append(row)
+    return starts
+
+
+def lay_out_starts(path: Path, rows: Sequence[Row], num_frames: int, labels: Labels) -> LabelTrack:
     """Lay out rows of (video, first frame, phase from 1): each phase lasts until the next begins, the last to the end.
 
     Raises DataError where a frame is no number below `num_frames`, stands twice, or a phase is none of the known.
@@ -76,11 +85,11 @@ def read_starts(path: Path, rows: Sequence[Row], num_frames: int, labels: Labels
     numbered = sorted(((row.whole(1), row) for row in rows), key=lambda pair: pair[0])
     intervals = []
     for place, (start, row) in enumerate(numbered):
-        end = numbered[place + 1][0] if place + 1 < len(numbered) else num_frames
-        if start == end:
-            raise row.error(f"two phases begin at frame {start}; expected one (see line {numbered[place + 1][1].line})")
-        if start > end:
+        if start >= num_frames:
             raise row.error(f"a phase begins at frame {start}; the video has {num_frames} frames")
+        end, following = numbered[place + 1] if place + 1 < len(numbered) else (num_frames, row)
+        if start == end:
+            raise row.error(f"two phases begin at frame {start}, the other in line {following.line}; expected one")
         intervals.append(Interval(start, end, labels.find_number(row.fields[2], row, first=1), row))
     return lay_out_intervals(path, intervals, labels=labels, rate=None)
 
@@ -92,7 +101,7 @@ def _read(
         raise DataError(f"{tables[0]} has no row for {video_id}; expected its number of frames")
     if not starts:
         raise DataError(f"{tables[1]} has no row for {video_id}; expected the first frame of each of its phases")
-    return Annotation(read_starts(tables[1], starts, video.whole(1, "the number of frames"), labels))
+    return Annotation(lay_out_starts(tables[1], starts, video.whole(1, "the number of frames"), labels))
 
 
 def _rate(video: Row) -> float:
