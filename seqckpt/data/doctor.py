@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -137,20 +138,18 @@ def _count_classes(
     """Count the labelled frames of each class in each part, as many as a video has at `fps`."""
     counts = {}
     for part, ids in parts.items():
-        counts[part] = torch.zeros(num_classes, dtype=torch.int64)
-        for video_id in ids:
-            if video_id in facts:
-                counts[part] += torch.bincount(torch.tensor(_labels_of(facts[video_id], fps)), minlength=num_classes)
+        labels = [_labels_of(facts[video_id], fps) for video_id in ids if video_id in facts]
+        counts[part] = torch.bincount(torch.cat([torch.empty(0, dtype=torch.int64), *labels]), minlength=num_classes)
     return counts
 
 
-def _labels_of(facts: VideoFacts, fps: float) -> list[int]:
+def _labels_of(facts: VideoFacts, fps: float) -> Tensor:
     """Return the labels at every 1 / fps seconds, those that there are."""
     if facts.phases is None:
-        return []
+        return torch.empty(0, dtype=torch.int64)
     num_samples = max(1, round(facts.duration_seconds * fps))
-    moments = torch.arange(num_samples, dtype=torch.float64).numpy() / num_samples * facts.length_on(facts.phases)
-    return [label for label in facts.phases.at(moments).tolist() if label != IGNORE_INDEX]
+    labels = torch.from_numpy(facts.phases.at(np.arange(num_samples) * facts.length_on(facts.phases) / num_samples))
+    return labels[labels != IGNORE_INDEX]
 
 
 def _header(full: bool) -> list[str]:

@@ -14,7 +14,7 @@ from seqckpt.data.timeline import Timeline
 __all__ = ["Pictures", "look_at_all", "look_at_some"]
 
 _SIDE = 128  # pixels that pictures are looked at with
-_BLACK = 24  # of 255: compressed black is not quite 0
+_BLACK = 16  # of 255: compressed black is not quite 0
 _NUM_LOOKS = 9
 
 
