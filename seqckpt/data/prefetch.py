@@ -55,10 +55,10 @@ class WaitingTime:
 class Prefetched:
     """A FrameSource that has the chunk after (or before) the last read ready, or on its way, when it is asked for.
 
-    The frames are those of `source`, which is read by one thread at a time: it need not be safe in several. An error comes
-    where its frames are asked for. `waiting` takes the time spent waiting. Memory: two chunks.
-    Chunks may differ in length by a frame, as balanced ones do: one more than the last chunk had is read ahead, and
-    what is left over is kept.
+    The frames are those of `source`, which is read by one thread at a time: it need not be safe in several. An error
+    comes where its frames are asked for. `waiting` takes the time spent waiting. Memory: two chunks. Chunks may differ
+    in length by a frame, as balanced ones do: one more than the last chunk had is read ahead, and what is left over is
+    kept.
     """
 
     def __init__(self, source: FrameSource, *, waiting: WaitingTime | None = None) -> None:

@@ -253,15 +253,15 @@ def test_a_truncated_file_whose_index_comes_first(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_damaged_stretch_never_shifts_what_follows(
-    seed: int, tmp_path: Path, write_film: Callable[..., Path], read_film: Callable[..., list[int]]
+    seed: int,
+    tmp_path: Path,
+    write_film: Callable[..., Path],
+    read_film: Callable[..., list[int]],
+    damage_stretch: Callable[..., None],
 ) -> None:
     """Either an error that says where, or the right pictures; never others in their place, never a hang."""
     path = write_film(tmp_path / "film.mp4", 200, container_options={"movflags": "+faststart"})
-    content = bytearray(path.read_bytes())
-    rng = np.random.default_rng(seed)
-    start = int(rng.integers(len(content) // 2, len(content) - 300))
-    content[start : start + 200] = rng.bytes(200)
-    path.write_bytes(content)
+    damage_stretch(path, seed)
     assert read_or_refuse(path, read_film, 25) in (None, list(range(200)))
 
 
