@@ -29,7 +29,7 @@ from seqckpt.data.clips import Clip, cut_clips
 from seqckpt.data.frame_cache import SampledVideo
 from seqckpt.data.frame_source import FrameSource
 from seqckpt.data.lanes import order_clips
-from seqckpt.data.prefetch import WaitingTime
+from seqckpt.data.prefetch import Prefetched, WaitingTime
 from seqckpt.data.sample import SAMPLE_SPLIT, make_sample, sample_per_frame_limit
 from seqckpt.data.sampling import CacheEstimate, estimate_cache, sample_videos
 from seqckpt.data.splits import parse_split
@@ -44,6 +44,7 @@ __all__ = [
     "CacheEstimate",
     "Clip",
     "FrameSource",
+    "Prefetched",
     "SampledVideo",
     "Video",
     "WaitingTime",

@@ -58,11 +58,12 @@ class Prefetched:
     The frames are those of `source`, which is read by one thread at a time: it need not be safe in several. An error
     comes where its frames are asked for. `waiting` takes the time spent waiting. Memory: two chunks. Chunks may differ
     in length by a frame, as balanced ones do: one more than the last chunk had is read ahead, and what is left over is
-    kept.
+    kept. Where frames are read once, in order, `turns_back` is False: then nothing is read at the end.
     """
 
-    def __init__(self, source: FrameSource, *, waiting: WaitingTime | None = None) -> None:
+    def __init__(self, source: FrameSource, *, waiting: WaitingTime | None = None, turns_back: bool = True) -> None:
         self.source = source
+        self.turns_back = turns_back
         self.waiting = waiting or WaitingTime()
         self._pool: ThreadPoolExecutor | None = None  # its thread ends with this source
         self._ahead: Future[_Buffer] | None = None
@@ -89,7 +90,7 @@ class Prefetched:
         return None if ahead is None or ahead.exception() is not None else ahead.result()
 
     def _read_ahead(self, start: int, stop: int, buffer: _Buffer) -> None:
-        if stop == len(self) or stop <= self._last[0]:
+        if (stop == len(self) and self.turns_back) or stop <= self._last[0]:
             self._backward = True
         elif start >= self._last[1]:
             self._backward = False

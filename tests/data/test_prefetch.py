@@ -80,6 +80,15 @@ def test_the_order_of_reads_is_that_of_the_picture_in_the_module() -> None:
     ]
 
 
+def test_one_pass_reads_nothing_twice() -> None:
+    recorded = Recorded(frames_of(60))
+    source = Prefetched(recorded, turns_back=False)
+    for start in range(0, 60, 20):
+        source[start : start + 20]
+        finish(source)
+    assert recorded.reads == [(0, 20), (20, 41), (41, 60)]
+
+
 def test_an_error_comes_where_the_frames_are_asked_for() -> None:
     class Damaged(Recorded):
         def __getitem__(self, index: slice) -> torch.Tensor:
