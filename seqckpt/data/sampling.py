@@ -116,10 +116,19 @@ def sample_videos(
     decodes = estimate.num_missing_videos > 0
     title, total = ("decoding", estimate.num_missing_frames) if decodes else ("checking the cache", len(paths))
     with _bar(title, total, "frame" if decodes else "video", progress) as bar:
+        num_threads = max(1, _count_cores() // max(1, estimate.num_missing_videos))  # side by side costs least
 
         def cache(path: Path, frame_rate: float | None) -> SampledVideo:
             count = bar.update if decodes else _do_nothing
-            return cache_video(path, cache_dir=cache_dir, frame_rate=frame_rate, stop=stop, count=count, **options)
+            return cache_video(
+                path,
+                cache_dir=cache_dir,
+                frame_rate=frame_rate,
+                num_threads=num_threads,
+                stop=stop,
+                count=count,
+                **options,
+            )
 
         return _in_parallel(cache, paths, frame_rates, stop, _do_nothing if decodes else bar.update)
 
@@ -135,7 +144,7 @@ def _in_parallel(
 
     `count` is called for each recording that is done.
     """
-    pool = ThreadPoolExecutor(max(1, min(len(paths), os.cpu_count() or 1)))
+    pool = ThreadPoolExecutor(max(1, min(len(paths), _count_cores())))
     try:
         rates = frame_rates if frame_rates is not None else [None] * len(paths)
         tasks = [pool.submit(work, path, rate) for path, rate in zip(paths, rates, strict=True)]
@@ -156,6 +165,11 @@ def _check_room(estimate: CacheEstimate, cache_dir: Path) -> None:
             f"{estimate.num_missing_videos} videos, and the disk has {format_bytes(estimate.free_bytes)} free. Sample "
             "fewer or smaller frames, name another folder with data.cache_dir, or set data.cache=none"
         )
+
+
+def _count_cores() -> int:
+    """Return how many cores this process may use, which under a scheduler or in a container are not all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _bar(title: str, total: int, unit: str, progress: bool) -> Any:

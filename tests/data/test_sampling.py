@@ -162,7 +162,7 @@ def test_the_first_failure_stops_the_others_at_once(
     films: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error does not wait for a video that stands before it in the list: here one that waits for ever for it."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(sampling, "_count_cores", lambda: 2)
     stopped = threading.Event()
     cache = sampling.cache_video
 

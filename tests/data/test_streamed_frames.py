@@ -53,9 +53,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     calls: list[Path] = []
     open_video = video_file._open
 
-    def count(path: Path) -> object:
+    def count(path: Path, num_threads: int = 1) -> object:
         calls.append(path)
-        return open_video(path)
+        return open_video(path, num_threads)
 
     monkeypatch.setattr(video_file, "_open", count)
     return calls
