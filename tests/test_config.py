@@ -115,6 +115,11 @@ def test_a_split_is_given_in_parts(empty: str) -> None:
     assert (split.train, split.val, split.test) == (["1-6", 8], None, ["video09"])
 
 
+def test_a_clip_is_a_number_of_frames_or_a_whole_video(empty: str) -> None:
+    assert load_config([empty, "data.clip_length=300"])[1].data.clip_length == 300
+    assert load_config([empty, "data.clip_length=video"])[1].data.clip_length == "video"
+
+
 def test_interpolations_are_resolved(empty: str) -> None:
     _, config = load_config([empty, "memory.segment_length=${memory.chunk_size}", "memory.chunk_size=7"])
     assert config.memory.segment_length == 7
@@ -145,6 +150,11 @@ def test_what_is_written_loads_again_to_an_equal_config(tmp_path: Path) -> None:
         ("train.epochs=null", "train.epochs=null (command line): expected a whole number"),
         ("train.epochs=-1", "train.epochs=-1 (command line): expected a number of at least 1"),
         ("memory.chunk_size=0", "memory.chunk_size=0 (command line): expected a number of at least 1"),
+        ("data.clip_length=0", "data.clip_length=0 (command line): expected a number of at least 1"),
+        ("data.clip_length=long", "data.clip_length=long (command line): expected a number, or one of video"),
+        ("data.clip_length=2.5", "data.clip_length=2.5 (command line): expected a whole number or a text"),
+        ("data.order=random", "data.order=random (command line): expected one of shuffled, sequential"),
+        ("data.augment.flip=2", "data.augment.flip=2.0 (command line): expected a number of at least 0 and of at most"),
         ("memory.enabled=maybe", "memory.enabled=maybe (command line): expected true or false"),
         ("train.lr=nan", "train.lr=nan (command line): expected a number above 0"),
         ("train.lr=fast", "train.lr=fast (command line): expected a number"),

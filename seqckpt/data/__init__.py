@@ -1,20 +1,23 @@
 """Data sets as they lie on disk, turned into videos, clips and labels.
 
-    video files, folders of images --recording--> sampled frames --frame_cache or streamed_frames--> FrameSource --+
-    annotation files --annotations--> label per video frame --cholec80---------------------------------------------+
+    folder --formats--> entries --+--recording--> sampled frames --frame_cache or streamed_frames--> FrameSource --+
+                                  |                                                                                |
+                                  +--annotations, labels--> LabelTrack --checks--------------------reading---------+
                                                                                                                    |
     step <--clip_loader-- augmented, read ahead <--lanes-- Clip in its order <--clips-- Video <--------------------+
 
+- `formats`: one small file per format, a function from a `data_folder` to what it holds. `annotations`: tables of text,
+  strictly read. `labels`: texts to ids. `label_track`: rows and intervals laid out over time.
 - `frame_source`: FrameSource, the one protocol: `len(source)`, `source[a:b]`; and a stretch of one.
 - `timeline`: which frame is shown when, and which are sampled. `video_file`, `frame_folder`: listing the frames of a
   video or a folder of images, and decoding just those that are wanted, resized on the way. `recording`: either of them.
 - `frame_cache`: decoded frames on disk, uint8, one memory-mapped file per video. `streamed_frames`: decoded when read.
   `sampling`: all videos of a data set by one of the two, in parallel.
-- `annotations`: tables of text, strictly read. `cholec80`: a format, one function from a folder to Videos; another
-  format is another such file.
-- `videos`: Video, the one internal form. `splits`: which videos are for what. `clips`: what one loss is computed over.
-  `lanes`: in which order. `augmentation`: random changes to a clip's pictures. `prefetch`: reading ahead of the step.
-  `clip_loader`: all of this for an epoch.
+- `reading`: frames and labels brought together, into `videos`: Video, the one internal form.
+- `doctor`: everything odd or wrong as `findings`: `checks` compares `video_facts`, `pictures` looks at frames,
+  `class_balance` counts labels.
+- `splits`: which videos are for what. `clips`: what one loss is computed over. `lanes`: in which order. `augmentation`:
+  random changes to a clip's pictures. `prefetch`: reading ahead of the step. `clip_loader`: all of this for an epoch.
 - `sample`, `sample_script`, `sample_scene`: synthetic surgeries in the layout of Cholec80.
 - `natural_order`: how names are sorted.
 
@@ -33,7 +36,7 @@ from seqckpt.data.frame_cache import SampledVideo
 from seqckpt.data.frame_source import FrameSource
 from seqckpt.data.labels import Labels, check_names
 from seqckpt.data.lanes import order_clips
-from seqckpt.data.prefetch import WaitingTime
+from seqckpt.data.prefetch import Prefetched, WaitingTime
 from seqckpt.data.reading import Sources, choose_cache_dir, find_entries, list_sources, read_videos
 from seqckpt.data.sample import SAMPLE_SPLIT, make_sample, sample_per_frame_limit
 from seqckpt.data.sampling import CacheEstimate, estimate_cache, sample_videos
@@ -51,6 +54,7 @@ __all__ = [
     "Finding",
     "FrameSource",
     "Labels",
+    "Prefetched",
     "SampledVideo",
     "Sources",
     "Video",

@@ -21,7 +21,7 @@ import shutil
 import struct
 import threading
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -103,15 +103,17 @@ def cache_video(
     cache_dir: Path,
     frame_rate: float | None = None,
     corrupt: str = "error",
+    num_threads: int = 1,
     stop: threading.Event | None = None,
     count: Callable[[], object] = lambda: None,
 ) -> SampledVideo:
     """Return a recording's sampled frames from the cache, decoded into it first if they are not there, or damaged.
 
     `fps` frames a second, resized to `image_size` (height, width); `frame_rate` is that of a folder of images. What
-    cannot be decoded is a DataError, or with corrupt="repeat" the last good frame once more. `count` is called after
-    each frame that is written. Memory: one frame. Raises DataError where the cache cannot be written; what has been
-    cached before stays usable. Raises Stopped, and leaves nothing half-made, soon after another thread has set `stop`.
+    cannot be decoded is a DataError, or with corrupt="repeat" the last good frame once more. A video is decoded in
+    `num_threads`; `count` is called after each frame that is written. Memory: one frame. Raises DataError where the
+    cache cannot be written; what has been cached before stays usable. Raises Stopped, and leaves nothing half-made,
+    soon after another thread has set `stop`.
     """
     place = cache_path(path, fps=fps, image_size=image_size, cache_dir=cache_dir, frame_rate=frame_rate)
     if place.exists():
@@ -120,10 +122,12 @@ def cache_video(
         except _Damaged as error:
             _log.warning("the frame cache %s is damaged (%s): made anew", place, error)
     timeline = index_recording(path, frame_rate=frame_rate)
+    places = choose_frames(timeline, fps)
     damaged: list[int] | None = [] if corrupt == "repeat" else None
+    rows = read_recording(timeline, places, image_size=image_size, damaged=damaged, num_threads=num_threads)
     try:
         with new_file(place) as file:
-            _write_cache(file, timeline, fps, image_size, damaged, stop or threading.Event(), count)
+            _write_cache(file, timeline, places, image_size, _watch(rows, stop, count), damaged)
     except OSError as error:
         raise _cannot_write(cache_dir, path, error) from error
     return _open_cache(place, path, corrupt, check_frames=False)
@@ -143,16 +147,24 @@ class _Damaged(Exception):
     """A cache file that is not as it was written."""
 
 
+def _watch(
+    rows: Iterator[NDArray[np.uint8]], stop: threading.Event | None, count: Callable[[], object]
+) -> Iterator[NDArray[np.uint8]]:
+    for row in rows:
+        if stop is not None and stop.is_set():
+            raise Stopped
+        yield row
+        count()
+
+
 def _write_cache(
     file: BinaryIO,
     timeline: Timeline,
-    fps: float,
+    places: NDArray[np.int64],
     image_size: tuple[int, int],
+    rows: Iterator[NDArray[np.uint8]],
     damaged: list[int] | None,
-    stop: threading.Event,
-    count: Callable[[], object],
 ) -> None:
-    places = choose_frames(timeline, fps)
     numbers, num_frames = number_frames(timeline, places)
     header: dict[str, Any] = {
         "shape": [len(places), 3, *image_size],
@@ -164,13 +176,10 @@ def _write_cache(
     }
     file.write(_pack_header(header))
     crc = 0
-    for row in read_recording(timeline, places, image_size=image_size, damaged=damaged):
-        if stop.is_set():
-            raise Stopped
+    for row in rows:
         data = row.tobytes()
         crc = zlib.crc32(data, crc)
         file.write(data)
-        count()
     lost = set(damaged or ())
     header |= {"crc32": f"{crc:08x}", "repeated": "".join("01"[k in lost] for k in range(len(places)))}
     file.seek(0)

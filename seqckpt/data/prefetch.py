@@ -55,14 +55,15 @@ class WaitingTime:
 class Prefetched:
     """A FrameSource that has the chunk after (or before) the last read ready, or on its way, when it is asked for.
 
-    The frames are those of `source`, which is read by one thread at a time: it need not be safe in several. An error in
-    reading ahead is raised where the frames are asked for. `waiting` takes the time spent waiting. Memory: two chunks.
-    Chunks may differ in length by a frame, as balanced ones do: one more than the last chunk had is read ahead, and
-    what is left over is kept.
+    The frames are those of `source`, which is read by one thread at a time: it need not be safe in several. An error
+    comes where its frames are asked for. `waiting` takes the time spent waiting. Memory: two chunks. Chunks may differ
+    in length by a frame, as balanced ones do: one more than the last chunk had is read ahead, and what is left over is
+    kept. Where frames are read once, in order, `turns_back` is False: then nothing is read at the end.
     """
 
-    def __init__(self, source: FrameSource, *, waiting: WaitingTime | None = None) -> None:
+    def __init__(self, source: FrameSource, *, waiting: WaitingTime | None = None, turns_back: bool = True) -> None:
         self.source = source
+        self.turns_back = turns_back
         self.waiting = waiting or WaitingTime()
         self._pool: ThreadPoolExecutor | None = None  # its thread ends with this source
         self._ahead: Future[_Buffer] | None = None
@@ -75,8 +76,7 @@ class Prefetched:
     def __getitem__(self, index: slice) -> Tensor:
         start, stop = span_of(index, len(self))
         started = time.perf_counter()
-        ahead, self._ahead = self._ahead, None
-        buffer = ahead.result() if ahead is not None else None
+        buffer = self._take_ahead()
         if buffer is None or not buffer.holds(start, stop):
             buffer = _Buffer(start, self.source[start:stop])
         self.waiting.seconds += time.perf_counter() - started
@@ -84,8 +84,13 @@ class Prefetched:
             self._read_ahead(start, stop, buffer)
         return buffer.frames[start - buffer.start : stop - buffer.start]
 
+    def _take_ahead(self) -> _Buffer | None:
+        """Wait for what is being read ahead; None where it failed: it may be a frame that nobody asks for."""
+        ahead, self._ahead = self._ahead, None
+        return None if ahead is None or ahead.exception() is not None else ahead.result()
+
     def _read_ahead(self, start: int, stop: int, buffer: _Buffer) -> None:
-        if stop == len(self) or stop <= self._last[0]:
+        if (stop == len(self) and self.turns_back) or stop <= self._last[0]:
             self._backward = True
         elif start >= self._last[1]:
             self._backward = False

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from seqckpt.data.frame_cache import SampledVideo, cache_path, cache_video
 from seqckpt.data.recording import guess_num_samples
@@ -21,6 +21,10 @@ from seqckpt.units import format_bytes
 __all__ = ["CacheEstimate", "estimate_cache", "sample_videos"]
 
 Result = TypeVar("Result")
+
+
+def _do_nothing() -> None:
+    return
 
 
 @dataclass(frozen=True)
@@ -97,36 +101,36 @@ def sample_videos(
     """
     if corrupt not in ("error", "repeat"):
         raise ValueError(f"corrupt is {corrupt!r}; expected 'error' or 'repeat'")
+    stop = threading.Event()
+    options: dict[str, Any] = {"fps": fps, "image_size": image_size, "corrupt": corrupt}
     if cache_dir is None:
 
         def stream(path: Path, frame_rate: float | None) -> SampledVideo:
-            return stream_video(path, fps=fps, image_size=image_size, frame_rate=frame_rate, corrupt=corrupt)
+            return stream_video(path, frame_rate=frame_rate, **options)
 
-        return _in_parallel(stream, paths, frame_rates, threading.Event())
+        with _bar("listing frames", len(paths), "video", progress) as bar:
+            return _in_parallel(stream, paths, frame_rates, stop, bar.update)
     estimate = estimate_cache(paths, fps=fps, image_size=image_size, cache_dir=cache_dir, frame_rates=frame_rates)
     _check_room(estimate, cache_dir)
-    stop = threading.Event()
-    with progress_bar(
-        desc="decoding into the cache",
-        total=estimate.num_missing_frames,
-        unit="frame",
-        leave=False,
-        disable=not progress or not estimate.num_missing_videos,
-    ) as bar:
+
+    decodes = estimate.num_missing_videos > 0
+    title, total = ("decoding", estimate.num_missing_frames) if decodes else ("checking the cache", len(paths))
+    with _bar(title, total, "frame" if decodes else "video", progress) as bar:
+        num_threads = max(1, _count_cores() // max(1, estimate.num_missing_videos))  # side by side costs least
 
         def cache(path: Path, frame_rate: float | None) -> SampledVideo:
+            count = bar.update if decodes else _do_nothing
             return cache_video(
                 path,
-                fps=fps,
-                image_size=image_size,
                 cache_dir=cache_dir,
                 frame_rate=frame_rate,
-                corrupt=corrupt,
+                num_threads=num_threads,
                 stop=stop,
-                count=bar.update,
+                count=count,
+                **options,
             )
 
-        return _in_parallel(cache, paths, frame_rates, stop)
+        return _in_parallel(cache, paths, frame_rates, stop, _do_nothing if decodes else bar.update)
 
 
 def _in_parallel(
@@ -134,12 +138,18 @@ def _in_parallel(
     paths: Sequence[Path],
     frame_rates: Sequence[float | None] | None,
     stop: threading.Event,
+    count: Callable[[], object] = _do_nothing,
 ) -> list[Result]:
-    """Do the work in as many threads as there are cores; at the first error, and at Ctrl-C, `stop` is set at once."""
-    pool = ThreadPoolExecutor(max(1, min(len(paths), os.cpu_count() or 1)))
+    """Do the work in as many threads as there are cores; at the first error, and at Ctrl-C, `stop` is set at once.
+
+    `count` is called for each recording that is done.
+    """
+    pool = ThreadPoolExecutor(max(1, min(len(paths), _count_cores())))
     try:
         rates = frame_rates if frame_rates is not None else [None] * len(paths)
         tasks = [pool.submit(work, path, rate) for path, rate in zip(paths, rates, strict=True)]
+        for task in tasks:
+            task.add_done_callback(lambda _: count())
         for task in wait(tasks, return_when=FIRST_EXCEPTION).done:
             task.result()  # raises what went wrong first
         return [task.result() for task in tasks]
@@ -155,6 +165,15 @@ def _check_room(estimate: CacheEstimate, cache_dir: Path) -> None:
             f"{estimate.num_missing_videos} videos, and the disk has {format_bytes(estimate.free_bytes)} free. Sample "
             "fewer or smaller frames, name another folder with data.cache_dir, or set data.cache=none"
         )
+
+
+def _count_cores() -> int:
+    """Return how many cores this process may use, which under a scheduler or in a container are not all there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _bar(title: str, total: int, unit: str, progress: bool) -> Any:
+    return progress_bar(desc=title, total=total, unit=unit, leave=False, disable=not progress)
 
 
 def _nearest_folder(folder: Path) -> Path:

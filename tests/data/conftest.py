@@ -1,4 +1,4 @@
-"""Small real videos that spell the number of each frame in its picture, so that alignment can be tested exactly."""
+"""Small real videos and images that spell the number of each frame in it, so that alignment can be tested exactly."""
 
 from __future__ import annotations
 
@@ -91,3 +91,29 @@ def _write_film(
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
+
+
+@pytest.fixture
+def write_folder() -> Callable[[Path, Sequence[str]], Path]:
+    """A function that writes images of these names into a folder; the k-th spells k."""
+
+    def write(folder: Path, names: Sequence[str]) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, name in enumerate(names):
+            Image.fromarray(draw_number(number)).save(folder / name)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def damage_stretch() -> Callable[..., None]:
+    """A function that overwrites a stretch in the second half of a file with noise."""
+
+    def damage(path: Path, seed: int, num_bytes: int = 200) -> None:
+        content, rng = bytearray(path.read_bytes()), np.random.default_rng(seed)
+        start = int(rng.integers(len(content) // 2, len(content) - num_bytes - 100))
+        content[start : start + num_bytes] = rng.bytes(num_bytes)
+        path.write_bytes(content)
+
+    return damage
