@@ -53,6 +53,12 @@ def index_video(path: Path) -> VideoIndex:
             raise DataError(f"{path} cannot be read to its end: {_reason(error)}") from error
         if any(stamp is None for stamp, *_ in packets) or len({stamp for stamp, *_ in packets}) < len(packets):
             packets = _decode_stamps(path)
+        elif container.format.name == "avi" and stream.codec_context.has_b_frames and packets == sorted(packets):
+            # AVI stores no time stamps; these count packets, and B-frames are shown in another order than stored.
+            raise DataError(
+                f"{path} is an AVI file with B-frames and has no time stamps, so that nothing says when each frame is "
+                f"shown; write it anew, for instance with ffmpeg -i {path.name} {path.stem}.mp4"
+            )
         if not packets or stream.time_base is None:
             raise DataError(f"{path} holds no frames; expected a video")
         packets.sort()

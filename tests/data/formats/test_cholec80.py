@@ -92,6 +92,38 @@ def test_every_label_is_that_of_its_picture(
     assert video.tools.argmax(1).tolist() == [number // 5 % 7 for number in numbers]
 
 
+@pytest.mark.parametrize(
+    "options", [{"g": "1"}, {"g": "250", "bf": "3"}, {"x264-params": "open-gop=1:keyint=12:bframes=3"}, {"bf": "0"}]
+)
+@pytest.mark.parametrize("suffix", ["mp4", "mkv"])
+def test_groups_of_pictures_do_not_matter(
+    options: dict[str, str],
+    suffix: str,
+    make_set: SetMaker,
+    write_film: Callable[..., Path],
+    read_number: Callable[..., int],
+) -> None:
+    root = make_set(num_frames=150, rate=30, options=options)
+    if suffix == "mkv":  # milliseconds, so that stamps are rounded
+        (root / "videos" / "video01.mp4").unlink()
+        write_film(root / "videos" / "video01.mkv", 150, 30, options=options)
+    video = read_one(root, fps=3.0)
+    numbers = [read_number(picture.numpy()) for picture in video.frames[:]]
+    assert numbers == list(range(0, 150, 10))
+    assert video.phases.tolist() == [number // 10 % 7 for number in numbers]
+
+
+def test_an_avi_file_with_b_frames_says_what_it_lacks(make_set: SetMaker, write_film: Callable[..., Path]) -> None:
+    """Its packets are counted, not stamped: by these counts, pictures would come in a wrong order, or not at all."""
+    root = make_set(num_frames=60)
+    (root / "videos" / "video01.mp4").unlink()
+    write_film(root / "videos" / "video01.avi", 60, options={"bf": "0"})
+    assert len(read_one(root)) == 3
+    write_film(root / "videos" / "video01.avi", 60, options={"bf": "3"})
+    with pytest.raises(DataError, match=r"is an AVI file with B-frames and has no time stamps, .* write it anew"):
+        read_one(root)
+
+
 def test_a_variable_rate_is_aligned_by_time(make_set: SetMaker, read_number: Callable[..., int]) -> None:
     """50 frames of 20 ms, then 50 of 100 ms: rows are counted by frame, seconds are not."""
     stamps = [*range(50), *range(50, 300, 5)]
