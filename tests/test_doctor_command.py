@@ -191,9 +191,7 @@ def test_a_data_sets_own_lists_are_its_split(tmp_path: Path) -> None:
         write_video(tmp_path / "videos" / f"{number:02d}.mp4", 2)
     assert build.choose_videos(config.data) == {"train": ["01", "10"], "val": ["11"], "test": ["21"]}
     config.data.split.train = ["train", "not 10"]
-    with pytest.raises(
-        ConfigError, match=r"data\.split\.test: missing; .*lists are train, val, test"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.split\.test: missing; .*lists are train, val, test"):
         build.choose_videos(config.data)
     config.data.split.val, config.data.split.test = [10], ["val", "test"]
     assert build.choose_videos(config.data) == {"train": ["01"], "val": ["10"], "test": ["11", "21"]}

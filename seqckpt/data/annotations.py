@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from seqckpt.errors import DataError
 
@@ -21,8 +21,7 @@ _LARGEST = 10**9
 _SEPARATORS = "\t;,"
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """A line of a table, with where it stands; blanks around fields are gone."""
 
     path: Path
@@ -36,7 +35,7 @@ class Row:
     def whole(self, column: int, what: str = "the frame number") -> int:
         """Return a field as a whole number from 0. Raises DataError where it is none."""
         text = self.fields[column]
-        if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > _LARGEST:
+        if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _LARGEST):
             raise self.error(f"{what} is {_quote(text)}; expected a whole number from 0")
         return int(text)
 
@@ -107,9 +106,9 @@ def find_step(rows: Iterable[Row], *, first: int = 0, step: int | None = None, w
     Raises DataError where the numbers are not first, first + step, first + 2 step, ...; `step` None: that of the
     first two rows.
     """
-    found, previous = step, first - 1
+    found, previous, described = step, first - 1, f"the {what} number"
     for count, row in enumerate(rows):
-        number = row.whole(0, f"the {what} number")
+        number = row.whole(0, described)
         if count == 0:
             if number != first:
                 raise row.error(f"the first row is for {what} {number}; expected {what} {first}")

@@ -17,8 +17,7 @@ from seqckpt.data.formats import Annotation, DataSet, VideoEntry
 from seqckpt.data.frame_cache import SampledVideo, cache_path
 from seqckpt.data.frame_source import Stretch
 from seqckpt.data.label_track import LabelTrack
-from seqckpt.data.recording import index_recording
-from seqckpt.data.sampling import sample_videos
+from seqckpt.data.sampling import index_recordings, sample_videos
 from seqckpt.data.timeline import to_fraction
 from seqckpt.data.video_facts import VideoFacts, facts_of_sample, facts_of_timeline
 from seqckpt.data.videos import IGNORE_INDEX, Video
@@ -37,6 +36,13 @@ class Sources:
     fps: float
     image_size: tuple[int, int]
     frame_rates: Sequence[float | None]
+
+    def cache_paths(self, cache_dir: Path) -> list[Path]:
+        """Return where the cache of each is or would be."""
+        return [
+            cache_path(path, fps=self.fps, image_size=self.image_size, cache_dir=cache_dir, frame_rate=frame_rate)
+            for path, frame_rate in zip(self.paths, self.frame_rates, strict=True)
+        ]
 
 
 def read_videos(
@@ -81,8 +87,9 @@ def read_videos(
     annotations = _read_annotations(entries)
     cache_dir = None if cache_dir is None else Path(cache_dir)
     if cache_dir is not None:
-        lengths = _measure_uncached(entries, annotations, sources, cache_dir, annotation_fps)
-        report_findings(finding for finding in check_videos(lengths, tail=tail) if finding.severity == "error")
+        _check_uncached(
+            entries, annotations, sources, cache_dir, annotation_fps=annotation_fps, tail=tail, progress=progress
+        )
     sampled = sample_videos(**vars(sources), cache_dir=cache_dir, corrupt=corrupt, progress=progress)
     facts = [
         facts_of_sample(entry, video, annotation, fps=float(rate), annotation_fps=annotation_fps)
@@ -145,23 +152,26 @@ def _try_to_read(entry: VideoEntry) -> Annotation | Finding:
         return Finding("error", entry.video_id, str(error))
 
 
-def _measure_uncached(
+def _check_uncached(
     entries: Sequence[VideoEntry],
     annotations: Sequence[Annotation],
     sources: Sources,
     cache_dir: Path,
+    *,
     annotation_fps: float | None,
-) -> list[VideoFacts]:
-    """Index the videos that are not in the cache, so that lengths are checked before an hour is spent on decoding."""
-    facts = []
-    for entry, annotation, frame_rate in zip(entries, annotations, sources.frame_rates, strict=True):
-        place = cache_path(
-            entry.path, fps=sources.fps, image_size=sources.image_size, cache_dir=cache_dir, frame_rate=frame_rate
-        )
-        if not place.exists():
-            timeline = index_recording(entry.path, frame_rate=frame_rate)
-            facts.append(facts_of_timeline(entry, timeline, annotation, annotation_fps=annotation_fps))
-    return facts
+    tail: str,
+    progress: bool,
+) -> None:
+    """Raise what is wrong about lengths before an hour is spent on decoding what is not in the cache."""
+    missing = [k for k, place in enumerate(sources.cache_paths(cache_dir)) if not place.exists()]
+    timelines = index_recordings(
+        [sources.paths[k] for k in missing], frame_rates=[sources.frame_rates[k] for k in missing], progress=progress
+    )
+    facts = [
+        facts_of_timeline(entries[k], timeline, annotations[k], annotation_fps=annotation_fps)
+        for k, timeline in zip(missing, timelines, strict=True)
+    ]
+    report_findings(finding for finding in check_videos(facts, tail=tail) if finding.severity == "error")
 
 
 def _align(facts: VideoFacts, video: SampledVideo, fps: Fraction) -> Video:

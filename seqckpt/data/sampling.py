@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from seqckpt.data.frame_cache import SampledVideo, cache_path, cache_video
-from seqckpt.data.recording import guess_num_samples
+from seqckpt.data.recording import guess_num_samples, index_recording
 from seqckpt.data.streamed_frames import stream_video
+from seqckpt.data.timeline import Timeline
 from seqckpt.errors import DataError
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
-__all__ = ["CacheEstimate", "estimate_cache", "sample_videos"]
+__all__ = ["CacheEstimate", "estimate_cache", "index_recordings", "sample_videos"]
 
 Result = TypeVar("Result")
 
@@ -80,6 +81,21 @@ def estimate_cache(
         num_missing_bytes=sum(missing) * 3 * height * width,
         free_bytes=shutil.disk_usage(_nearest_folder(cache_dir)).free,
     )
+
+
+def index_recordings(
+    paths: Sequence[Path], *, frame_rates: Sequence[float | None] | None = None, progress: bool = True
+) -> list[Timeline]:
+    """List the frames of recordings without decoding any, in as many threads as there are cores.
+
+    Raises DataError where one of them cannot be read.
+    """
+
+    def index(path: Path, frame_rate: float | None) -> Timeline:
+        return index_recording(path, frame_rate=frame_rate)
+
+    with _bar("listing frames", len(paths), "video", progress and len(paths) > 0) as bar:
+        return _in_parallel(index, paths, frame_rates, threading.Event(), bar.update)
 
 
 def sample_videos(
