@@ -65,7 +65,8 @@ def measure_waiting(folder: Path, settings: dict[str, int]) -> None:
     path = _make_long_video(folder, seconds=600)
     for name, (encoder, pixels, hidden_size, _) in _JOBS.items():
         model = _build_model(encoder, hidden_size)
-        (video,) = sample_videos([path], fps=1.0, image_size=(pixels, pixels), cache_dir=None)
+        _step(model, torch.zeros(2 * _CHUNK, 3, pixels, pixels, dtype=torch.uint8))  # warms up
+        (video,) = sample_videos([path], fps=1.0, image_size=(pixels, pixels), cache_dir=None, progress=False)
         clip = _make_clip(video.frames, 500 if encoder == "small" else 50)
         waiting = WaitingTime()
         started = time.perf_counter()

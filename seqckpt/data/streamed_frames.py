@@ -8,6 +8,7 @@ frames between a key frame and the chunk again.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from itertools import islice
@@ -45,6 +46,7 @@ class StreamedFrames:
         self._prepare()
 
     def _prepare(self) -> None:
+        self._process = os.getpid()
         self._lock = threading.RLock()
         self._reader: Iterator[NDArray[np.uint8]] = iter(())
         self._position = -1
@@ -56,7 +58,7 @@ class StreamedFrames:
         return f"StreamedFrames({str(self.timeline.path)!r}, {len(self)} frames of {self.image_size})"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {key: value for key, value in vars(self).items() if key not in ("_lock", "_reader", "_position")}
+        return {key: value for key, value in vars(self).items() if key not in ("_lock", "_reader")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -65,6 +67,8 @@ class StreamedFrames:
     def __getitem__(self, index: slice) -> Tensor:
         start, stop = span_of(index, len(self))
         frames = torch.empty((stop - start, 3, *self.image_size), dtype=torch.uint8)
+        if os.getpid() != self._process:
+            self._prepare()  # forked: the decoder, and its place in the file, are the other process's
         with self._lock:
             if start != self._position:
                 self._reader = self._read_from(start)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from seqckpt.data import video_file
+from seqckpt.data import Video, clip_loader, cut_clips, video_file
 from seqckpt.data.frame_cache import cache_video
 from seqckpt.data.streamed_frames import StreamedFrames, stream_video
 from seqckpt.errors import DataError
@@ -111,6 +111,19 @@ def test_a_source_can_be_sent_to_another_process(tmp_path: Path, write_film: Fil
     frames[0:3]
     sent = pickle.loads(pickle.dumps(frames))
     assert torch.equal(sent[3:6], frames[3:6])
+
+
+def test_forked_workers_read_for_themselves(tmp_path: Path, write_film: Film) -> None:
+    """A decoder that a child inherits shares its place in the file with the parent's."""
+    frames = stream(write_film(tmp_path / "a.mp4", 200), fps=25.0)
+    whole = frames[0:200]
+    labels = torch.zeros(200, dtype=torch.int64)
+    clips = cut_clips([Video("a", frames, np.arange(200.0), labels, None, tmp_path)], 20)
+    frames[0:20]  # the decoder stands where the second clip begins
+    loader = clip_loader([[clip] for clip in clips[1:]], seed=0, epoch=0, num_workers=2)
+    for k, (clip,) in enumerate(loader):
+        assert torch.equal(clip.frames[0:20], whole[clip.start : clip.stop])
+        assert torch.equal(frames[20 * k + 20 : 20 * k + 40], whole[20 * k + 20 : 20 * k + 40])
 
 
 def test_a_folder_of_images_streams_too(tmp_path: Path, write_folder: Callable, read_number: Callable) -> None:
