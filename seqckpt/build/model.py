@@ -1,0 +1,161 @@
+"""Models and training from a configuration.
+
+config.model, config.memory -> VideoModel          config.train -> device, optimiser, settings, class weights
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from seqckpt.build.data import choose_phase_names, choose_window
+from seqckpt.config import Config, ModelConfig
+from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
+from seqckpt.data import Augmentation, Video, count_classes, find_format
+from seqckpt.errors import ConfigError, DataError
+from seqckpt.models import (
+    FrameTransform,
+    NoRecurrence,
+    PerFrame,
+    PlainLoss,
+    VideoModel,
+    apply_batch_norm_policy,
+    build_encoder,
+    list_encoders,
+)
+from seqckpt.training import TrainSettings, build_adamw, inverse_frequency
+
+__all__ = [
+    "build_model",
+    "build_optimiser",
+    "build_settings",
+    "check_image_size",
+    "choose_device",
+    "find_unusable_names",
+    "set_class_weights",
+    "weigh_classes",
+]
+
+_RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+
+
+def find_unusable_names(config: Config) -> Iterator[str]:
+    """Yield what is wrong with names that only the models and this machine know, for `load_config`."""
+    try:
+        find_format(config.data.format)
+    except DataError as error:
+        yield f"data.format={config.data.format}: {error}"
+    known = list_encoders()
+    if config.model.encoder not in known:
+        try:
+            build_encoder(config.model.encoder)
+        except ValueError as error:
+            yield f"model.encoder: {error}"
+    weights = config.model.weights
+    if weights not in (None, "DEFAULT") and not Path(weights).is_file():
+        yield f"model.weights={weights}: there is no such file; expected null, DEFAULT, or a file of weights"
+    try:
+        choose_device(config.train.device)
+    except ConfigError as error:
+        yield str(error)
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device of that name; "auto" is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"train.device={name}: expected auto, cpu, cuda or cuda:N")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"train.device={name}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu")
+    return device
+
+
+def build_model(config: Config) -> VideoModel:
+    """Build the model with the first weights that `train.seed` gives, the same with and without `memory.enabled`."""
+    torch.manual_seed(config.train.seed)
+    encoder, num_features = _build_encoder(config.model)
+    rnn, hidden_size = _build_rnn(config.model, num_features)
+    decoder = nn.Linear(hidden_size, len(choose_phase_names(config.data)))
+    criterion = nn.CrossEntropyLoss(ignore_index=-100)
+    transform, memory = FrameTransform(), config.memory
+    if not memory.enabled:
+        return VideoModel(PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion))
+    return VideoModel(
+        ChunkedEncoder(encoder, memory.chunk_size, transform=transform),
+        rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, memory.segment_length),
+        SegmentedLoss(decoder, criterion, memory.segment_length),
+    )
+
+
+def check_image_size(model: VideoModel, image_size: int) -> None:
+    """Encode one empty frame, so that a size that the encoder cannot take is found before any data is read."""
+    frame = torch.zeros(1, 3, image_size, image_size, dtype=torch.uint8)
+    training = model.training
+    try:
+        with torch.no_grad():
+            model.eval().encoder([frame])
+    except RuntimeError as error:
+        raise ConfigError(
+            f"data.image_size={image_size}: model.encoder cannot take frames of this size ({error}); try a larger one"
+        ) from error
+    model.train(training)
+
+
+def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, num_phases: int) -> None:
+    """Weigh the phases in the model's loss by the rule `none` or `inverse_frequency` over the training videos."""
+    if rule == "inverse_frequency":
+        weights = inverse_frequency(count_classes(videos, num_phases))
+        model.head.get_submodule("criterion").weight = weights
+
+
+def weigh_classes(rule: str, counts: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the weights in the loss that training would have by these frame counts; None where it would have none."""
+    return inverse_frequency(counts) if rule == "inverse_frequency" and counts is not None and counts.any() else None
+
+
+def build_optimiser(model: VideoModel, config: Config) -> torch.optim.AdamW:
+    """Build AdamW over the model's trainable parameters."""
+    return build_adamw(model, lr=config.train.lr, weight_decay=config.train.weight_decay)
+
+
+def build_settings(config: Config) -> TrainSettings:
+    """Collect the plain numbers that the trainer needs."""
+    train = config.train
+    return TrainSettings(
+        num_epochs=train.epochs,
+        batch_size=train.batch_size,
+        lr=train.lr,
+        warmup=train.warmup,
+        clip_norm=train.clip_norm,
+        seed=train.seed,
+        validation_window=choose_window(config.data),
+        order=config.data.order,
+        augmentation=Augmentation(**vars(config.data.augment)),
+        num_workers=config.data.num_workers,
+    )
+
+
+def _build_encoder(model: ModelConfig) -> tuple[nn.Module, int]:
+    """Return the network per frame and the number of its features."""
+    encoder = build_encoder(model.encoder, weights=model.weights)
+    num_features = cast(int, encoder.num_features)
+    return apply_batch_norm_policy(encoder, model.batch_norm), num_features
+
+
+def _build_rnn(model: ModelConfig, num_features: int) -> tuple[nn.Module, int]:
+    """Return the network over time and the size of what it gives for each frame."""
+    if model.rnn == "none":
+        return NoRecurrence(), num_features
+    rnn = _RECURRENT[model.rnn](
+        num_features, model.hidden_size, model.num_layers, batch_first=True, dropout=model.dropout
+    )
+    return rnn, model.hidden_size
