@@ -125,6 +125,7 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
         annotation_fps=data.annotation_fps,
         tail=data.tail,
         corrupt=data.corrupt,
+        unlabelled=data.unlabelled,
         full=full,
     )
     return dataclasses.replace(checkup, findings=findings + checkup.findings)

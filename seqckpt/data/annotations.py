@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from seqckpt.errors import DataError
 
-__all__ = ["Row", "find_step", "read_lines", "read_rows", "read_table"]
+__all__ = ["Row", "find_step", "quote", "read_lines", "read_rows", "read_table"]
 
 _LARGEST = 10**9
 _SEPARATORS = "\t;,"
@@ -36,14 +36,14 @@ class Row(NamedTuple):
         """Return a field as a whole number from 0. Raises DataError where it is none."""
         text = self.fields[column]
         if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= _LARGEST):
-            raise self.error(f"{what} is {_quote(text)}; expected a whole number from 0")
+            raise self.error(f"{what} is {quote(text)}; expected a whole number from 0")
         return int(text)
 
     def number(self, column: int, what: str) -> float:
         """Return a field as a number from 0. Raises DataError where it is none."""
         text = self.fields[column]
         if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", text, re.ASCII) or not float(text) <= _LARGEST:
-            raise self.error(f"{what} is {_quote(text)}; expected a number from 0, such as 12.5")
+            raise self.error(f"{what} is {quote(text)}; expected a number from 0, such as 12.5")
         return float(text)
 
 
@@ -67,14 +67,14 @@ def read_rows(
     if has_header:
         number, first = lines.pop(0)
         if _split(path, number, first, separator, None) != list(columns):
-            raise DataError(f"{path}:{number}: read {_quote(first)}; expected the header {shown}")
+            raise DataError(f"{path}:{number}: read {quote(first)}; expected the header {shown}")
         if not lines:
             raise DataError(f"{path} has a header and no rows below it; expected one row or more of {shown}")
     for number, line in lines:
         fields = _split(path, number, line, separator, len(columns) if free_text else None)
         if len(fields) != len(columns):
             raise DataError(
-                f"{path}:{number}: read {_quote(line)}, {len(fields)} columns; expected {len(columns)}: {shown}"
+                f"{path}:{number}: read {quote(line)}, {len(fields)} columns; expected {len(columns)}: {shown}"
             )
         yield Row(path, number, tuple(fields))
 
@@ -144,7 +144,7 @@ def _split(path: Path, number: int, line: str, separator: str | None, num_column
         try:
             (fields,) = csv.reader([line], delimiter=separator, strict=True, skipinitialspace=True)
         except (csv.Error, ValueError) as error:
-            raise DataError(f"{path}:{number}: read {_quote(line)}, which is no row: {error}") from error
+            raise DataError(f"{path}:{number}: read {quote(line)}, which is no row: {error}") from error
         return [field.strip() for field in fields]
     if num_columns is None:
         return line.split()
@@ -153,5 +153,6 @@ def _split(path: Path, number: int, line: str, separator: str | None, num_column
     return line.split(maxsplit=num_columns - 1)
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
+    """Return a text in quotation marks, shortened where it is long."""
     return repr(text if len(text) <= 80 else f"{text[:77]}...")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
 
 from seqckpt.data.findings import Finding
 from seqckpt.data.label_track import LabelTrack
 from seqckpt.data.video_facts import VideoFacts
+from seqckpt.data.videos import IGNORE_INDEX
 
-__all__ = ["check_videos"]
+__all__ = ["check_labels", "check_videos"]
 
 _LARGEST_TAIL = 0.02  # of the longer of video and annotation
 _VARIABLE_FRAMES = 2  # a constant rate, sampled and rounded, strays by less
@@ -30,6 +35,17 @@ def check_videos(videos: Sequence[VideoFacts], *, tail: str) -> Iterator[Finding
                 "frames are taken by time stamp; see that the annotation's frame numbers count this file's frames",
             )
     yield from _check_crosswise(videos)
+
+
+def check_labels(video_id: str, labels: NDArray[np.int64], fps: Fraction, *, unlabelled: str) -> Finding | None:
+    """Say whether sampled frames lack a label: an error if `unlabelled` is "error", a warning where all of them do."""
+    places = np.flatnonzero(labels == IGNORE_INDEX)
+    if not len(places) or (unlabelled == "ignore" and len(places) < len(labels)):
+        return None
+    found = f"{len(places)} of {len(labels)} sampled frames have no label, the first at {float(places[0] / fps):.2f} s"
+    if unlabelled == "error":
+        return Finding("error", video_id, found, "expected a label for each (data.unlabelled=error)")
+    return Finding("warning", video_id, found, "nothing is learnt of it")
 
 
 def _check_length(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts], tail: str) -> Iterator[Finding]:

@@ -6,18 +6,20 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from seqckpt.data.checks import check_videos
+from seqckpt.data.checks import check_labels, check_videos
 from seqckpt.data.class_balance import check_balance
 from seqckpt.data.findings import Finding
 from seqckpt.data.formats import Annotation, DataSet, VideoEntry
 from seqckpt.data.pictures import Pictures, look_at_all, look_at_some
-from seqckpt.data.recording import index_recording
-from seqckpt.data.timeline import Timeline
+from seqckpt.data.recording import index_recording, number_frames
+from seqckpt.data.timeline import Timeline, choose_frames, to_fraction
 from seqckpt.data.video_facts import VideoFacts, facts_of_timeline
 from seqckpt.data.videos import IGNORE_INDEX
 from seqckpt.errors import DataError
@@ -50,6 +52,7 @@ class _Patient:
     timeline: Timeline | None = None
     facts: VideoFacts | None = None
     pictures: Pictures | None = None
+    labels: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))  # of sampled frames
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -63,6 +66,7 @@ def examine(
     annotation_fps: float | None = None,
     tail: str = "trim",
     corrupt: str = "error",
+    unlabelled: str = "ignore",
     full: bool = False,
     progress: bool = True,
 ) -> Checkup:
@@ -76,14 +80,15 @@ def examine(
     patients = [_Patient(known[video_id]) for video_id in ids if video_id in known]
 
     def work(patient: _Patient) -> None:
-        _read(patient, frame_rate=frame_rate, annotation_fps=annotation_fps, full=full)
-        patient.findings += _find_in_pictures(patient, corrupt=corrupt)
+        _read(patient, to_fraction(fps), frame_rate=frame_rate, annotation_fps=annotation_fps, full=full)
+        gaps = check_labels(patient.entry.video_id, patient.labels, to_fraction(fps), unlabelled=unlabelled)
+        patient.findings += [*_find_in_pictures(patient, corrupt=corrupt), *([gaps] if gaps else [])]
 
     with ThreadPoolExecutor(max(1, min(len(patients), os.cpu_count() or 1))) as pool:
         results = pool.map(work, patients)
         list(progress_bar(results, "examining", len(patients), unit="video", leave=False, disable=not progress))
     facts = [patient.facts for patient in patients if patient.facts is not None]
-    counts = _count_classes(parts, {fact.video_id: fact for fact in facts}, len(names), fps)
+    counts = _count_classes(parts, {patient.entry.video_id: patient.labels for patient in patients}, len(names))
     findings = [
         *(finding for patient in patients for finding in patient.findings),
         *check_videos(facts, tail=tail),
@@ -93,7 +98,9 @@ def examine(
     return Checkup(table, findings, counts)
 
 
-def _read(patient: _Patient, *, frame_rate: float | None, annotation_fps: float | None, full: bool) -> None:
+def _read(
+    patient: _Patient, fps: Fraction, *, frame_rate: float | None, annotation_fps: float | None, full: bool
+) -> None:
     """Read what can be read of one video, and note what cannot."""
     entry = patient.entry
     missing = [str(path) for path in entry.files if not path.is_file()]
@@ -107,6 +114,8 @@ def _read(patient: _Patient, *, frame_rate: float | None, annotation_fps: float 
     try:
         patient.timeline = index_recording(entry.path, frame_rate=frame_rate or entry.frame_rate)
         patient.facts = facts_of_timeline(entry, patient.timeline, patient.annotation, annotation_fps=annotation_fps)
+        numbers, _ = number_frames(patient.timeline, choose_frames(patient.timeline, float(fps)))
+        patient.labels, _ = patient.facts.label(numbers, fps)
         patient.pictures = look_at_all(patient.timeline) if full else look_at_some(patient.timeline)
     except DataError as error:
         patient.findings.append(Finding("error", entry.video_id, str(error)))
@@ -133,23 +142,16 @@ def _find_in_pictures(patient: _Patient, *, corrupt: str) -> Iterator[Finding]:
 
 
 def _count_classes(
-    parts: Mapping[str, Sequence[str]], facts: Mapping[str, VideoFacts], num_classes: int, fps: float
+    parts: Mapping[str, Sequence[str]], labels: Mapping[str, NDArray[np.int64]], num_classes: int
 ) -> dict[str, Tensor]:
-    """Count the labelled frames of each class in each part, as many as a video has at `fps`."""
+    """Count the labelled frames of each class in each part."""
     counts = {}
     for part, ids in parts.items():
-        labels = [_labels_of(facts[video_id], fps) for video_id in ids if video_id in facts]
-        counts[part] = torch.bincount(torch.cat([torch.empty(0, dtype=torch.int64), *labels]), minlength=num_classes)
+        together = np.concatenate(
+            [np.empty(0, np.int64), *(labels[video_id] for video_id in ids if video_id in labels)]
+        )
+        counts[part] = torch.from_numpy(np.bincount(together[together != IGNORE_INDEX], minlength=num_classes))
     return counts
-
-
-def _labels_of(facts: VideoFacts, fps: float) -> Tensor:
-    """Return the labels at every 1 / fps seconds, those that there are."""
-    if facts.phases is None:
-        return torch.empty(0, dtype=torch.int64)
-    num_samples = max(1, round(facts.duration_seconds * fps))
-    labels = torch.from_numpy(facts.phases.at(np.arange(num_samples) * facts.length_on(facts.phases) / num_samples))
-    return labels[labels != IGNORE_INDEX]
 
 
 def _header(full: bool) -> list[str]:

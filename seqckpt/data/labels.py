@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from seqckpt.data.annotations import Row, read_lines, read_rows
+from seqckpt.data.annotations import Row, quote, read_lines, read_rows
 from seqckpt.data.videos import IGNORE_INDEX
 from seqckpt.errors import DataError
 
@@ -39,7 +39,7 @@ class Labels:
         try:
             return self.names.index(text)
         except ValueError:
-            raise row.error(f"unknown phase {_quote(text)}; expected one of {', '.join(self.names)}") from None
+            raise row.error(f"unknown phase {quote(text)}; expected one of {', '.join(self.names)}") from None
 
     def find_number(self, text: str, row: Row, *, first: int) -> int:
         """Return the id of a phase by its number in the file, which counts from `first`; DataError outside of it."""
@@ -47,7 +47,7 @@ class Labels:
             return IGNORE_INDEX
         last = first + len(self.names) - 1
         if not (text.isascii() and text.isdigit() and len(text) < 10 and first <= int(text) <= last):
-            raise row.error(f"the phase is {_quote(text)}; expected a whole number from {first} to {last}")
+            raise row.error(f"the phase is {quote(text)}; expected a whole number from {first} to {last}")
         return int(text) - first
 
     def find(self, text: str, row: Row) -> int:
@@ -70,9 +70,9 @@ def read_mapping(path: Path) -> tuple[str, ...]:
     for row in rows:
         number, name = row.whole(0, "the id"), row.fields[1]
         if number in names:
-            raise row.error(f"id {number} stands twice, for {_quote(names[number])} and {_quote(name)}")
+            raise row.error(f"id {number} stands twice, for {quote(names[number])} and {quote(name)}")
         if name in names.values():
-            raise row.error(f"the name {_quote(name)} stands twice")
+            raise row.error(f"the name {quote(name)} stands twice")
         names[number] = name
     for expected, (number, row) in enumerate(sorted(((int(row.fields[0]), row) for row in rows), key=lambda x: x[0])):
         if number != expected:
@@ -84,10 +84,6 @@ def read_name_list(path: Path) -> tuple[str, ...]:
     """Read the names of a list file, one a line, lines that begin with # left out; only the file's name of a path."""
     lines = [text for _, text in read_lines(path) if not text.startswith("#")]
     return tuple(text.replace("\\", "/").rpartition("/")[2].removesuffix(".txt") for text in lines)
-
-
-def _quote(text: str) -> str:
-    return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 def check_names(names: Sequence[str], usual: Sequence[str]) -> str | None:

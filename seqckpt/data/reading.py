@@ -9,18 +9,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from seqckpt.data.checks import check_videos
+from seqckpt.data.checks import check_labels, check_videos
 from seqckpt.data.findings import Finding, report_findings
 from seqckpt.data.formats import Annotation, DataSet, VideoEntry
 from seqckpt.data.frame_cache import SampledVideo, cache_path
 from seqckpt.data.frame_source import Stretch
-from seqckpt.data.label_track import LabelTrack
 from seqckpt.data.sampling import index_recordings, sample_videos
 from seqckpt.data.timeline import to_fraction
 from seqckpt.data.video_facts import VideoFacts, facts_of_sample, facts_of_timeline
-from seqckpt.data.videos import IGNORE_INDEX, Video
+from seqckpt.data.videos import Video
 from seqckpt.errors import DataError
 
 __all__ = ["Sources", "choose_cache_dir", "find_entries", "list_sources", "read_videos"]
@@ -97,7 +95,7 @@ def read_videos(
     ]
     videos = [_align(fact, video, rate) for fact, video in zip(facts, sampled, strict=True)]
     repeated = [_check_repeated(fact, video) for fact, video in zip(facts, sampled, strict=True)]
-    gaps = [_check_labels(video, unlabelled) for video in videos]
+    gaps = [check_labels(video.video_id, video.phases.numpy(), rate, unlabelled=unlabelled) for video in videos]
     report_findings([*check_videos(facts, tail=tail), *(finding for finding in (*repeated, *gaps) if finding)])
     return videos
 
@@ -175,34 +173,16 @@ def _check_uncached(
 
 
 def _align(facts: VideoFacts, video: SampledVideo, fps: Fraction) -> Video:
-    """Give each sampled frame its labels; frames beyond the end of a complete annotation are left out."""
-    phases, tools = facts.phases, facts.tools
-    assert phases is not None
-    places = _place(phases, facts, video.numbers, fps)
-    length = int(np.count_nonzero(places < phases.end)) if phases.is_complete else len(places)
-    tool_labels = None
-    if tools is not None:
-        tool_labels = torch.from_numpy(tools.at(_place(tools, facts, video.numbers, fps)[:length]))
+    """Give each sampled frame its labels."""
+    phases, tools = facts.label(video.numbers, fps)
     return Video(
         video_id=facts.video_id,
-        frames=Stretch(video.frames, 0, length),
-        seconds=np.arange(length) / float(fps),
-        phases=torch.from_numpy(phases.at(places[:length])),
-        tools=tool_labels,
+        frames=Stretch(video.frames, 0, len(phases)),
+        seconds=np.arange(len(phases)) / float(fps),
+        phases=torch.from_numpy(phases),
+        tools=None if tools is None else torch.from_numpy(tools),
         path=facts.path,
     )
-
-
-def _place(track: LabelTrack, facts: VideoFacts, numbers: NDArray[np.int64], fps: Fraction) -> NDArray[np.float64]:
-    """Return where sampled frames are on a track: by their numbers, or by the moments n / fps at which they are shown.
-
-    Divided once and in whole numbers, so that a moment on a border is on it, whatever the rates.
-    """
-    rate = facts.rate_of(track)
-    if rate is None:
-        return numbers.astype(np.float64)
-    step = to_fraction(rate) / fps
-    return np.array([n * step.numerator / step.denominator for n in range(len(numbers))], np.float64)
 
 
 def _check_repeated(facts: VideoFacts, video: SampledVideo) -> Finding | None:
@@ -210,15 +190,6 @@ def _check_repeated(facts: VideoFacts, video: SampledVideo) -> Finding | None:
         return None
     found = f"{len(video.repeated)} of {len(video.numbers)} sampled frames of {facts.path} cannot be decoded"
     return Finding("warning", facts.video_id, found, "the last good frame stands in for each (data.corrupt=repeat)")
-
-
-def _check_labels(video: Video, unlabelled: str) -> Finding | None:
-    places = (video.phases == IGNORE_INDEX).nonzero().ravel().tolist()
-    if not places or (unlabelled == "ignore" and len(places) < len(video)):
-        return None
-    found = f"{len(places)} of {len(video)} sampled frames have no label, the first at {video.seconds[places[0]]:.2f} s"
-    hint = "expected a label for each (data.unlabelled=error)" if unlabelled == "error" else "nothing is learnt of it"
-    return Finding("error" if unlabelled == "error" else "warning", video.video_id, found, hint)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

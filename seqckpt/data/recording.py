@@ -24,7 +24,9 @@ def index_recording(path: Path, *, frame_rate: float | None = None) -> Timeline:
     if not path.is_dir():
         return index_video(path)
     if frame_rate is None:
-        raise DataError(f"{path} is a folder of frames, and nothing says how many there are a second")
+        raise DataError(
+            f"{path} is a folder of frames, and nothing says how many there are a second; give data.frame_rate"
+        )
     return index_folder(path, frame_rate=frame_rate)
 
 

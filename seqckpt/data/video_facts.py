@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from seqckpt.data.formats import Annotation, VideoEntry
 from seqckpt.data.frame_cache import SampledVideo
 from seqckpt.data.label_track import LabelTrack
 from seqckpt.data.recording import number_frames
-from seqckpt.data.timeline import Timeline
+from seqckpt.data.timeline import Timeline, to_fraction
 
 __all__ = ["VideoFacts", "facts_of_sample", "facts_of_timeline"]
 
@@ -58,6 +59,31 @@ class VideoFacts:
         difference = track.end - length
         slack = track.step if track.step > 1 or self.rate_of(track) is not None else 0
         return 0.0 if abs(difference) < slack else difference * self.duration_seconds / length
+
+    def place_on(self, track: LabelTrack, numbers: NDArray[np.int64], fps: Fraction) -> NDArray[np.float64]:
+        """Return where sampled frames are on a track: by their numbers, or by the moments n / fps that they are for.
+
+        Divided once and in whole numbers, so that a moment on a border is on it, whatever the rates.
+        """
+        rate = self.rate_of(track)
+        if rate is None:
+            return numbers.astype(np.float64)
+        step = to_fraction(rate) / fps
+        return np.array([n * step.numerator / step.denominator for n in range(len(numbers))], np.float64)
+
+    def label(self, numbers: NDArray[np.int64], fps: Fraction) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+        """Return the phases of sampled frames, and their tools if there are any.
+
+        Frames beyond the end of a complete annotation are left out; those in gaps have IGNORE_INDEX.
+        """
+        if self.phases is None:
+            return np.empty(0, np.int64), None
+        places = self.place_on(self.phases, numbers, fps)
+        length = int(np.count_nonzero(places < self.phases.end)) if self.phases.is_complete else len(places)
+        tools = None
+        if self.tools is not None:
+            tools = self.tools.at(self.place_on(self.tools, numbers, fps)[:length])
+        return self.phases.at(places[:length]), tools
 
 
 def facts_of_timeline(

@@ -242,3 +242,21 @@ def test_the_balance_of_classes() -> None:
         ("train", "no frame of b"),
         ("test", "no frame of a, b, c"),
     ]
+
+
+def test_frames_without_a_label_are_counted_as_training_does(
+    tmp_path: Path, write_text: Writer, write_images: Writer
+) -> None:
+    write_images(tmp_path / "frames" / "x", {f"{k}.png": 0xFFFF for k in range(10)})
+    write_text(tmp_path / "annotations" / "x.csv", "start_seconds,end_seconds,phase\n2,5,a\n5,7,b\n")
+    data_set = find_format("frames").open(tmp_path, Labels(("a", "b")))
+    for unlabelled, expected in {
+        "ignore": [],
+        "error": [("error", "x", "5 of 10 sampled frames have no label, the first at 0.00 s")],
+    }.items():
+        checkup = examine(
+            data_set, {"all": ["x"]}, ["a", "b"], fps=1.0, frame_rate=1.0, unlabelled=unlabelled, progress=False
+        )
+        assert [(each.severity, each.subject, each.message) for each in checkup.findings] == expected
+        assert checkup.counts["all"].tolist() == [3, 2]
+        assert checkup.table[1][2:] == ["10", "2", "10.00", "1", "a", "b", "-"]

@@ -14,7 +14,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from seqckpt.data.annotations import Row, read_lines
+from seqckpt.data.annotations import Row, quote, read_lines
 from seqckpt.data.data_folder import DataFolder
 from seqckpt.data.formats.annotation_file import read_annotation_file
 from seqckpt.data.formats.csv import read_own_names
@@ -71,7 +71,7 @@ def read_image_list(path: Path) -> dict[str, list[Row]]:
         place, *label = line.rsplit(maxsplit=1)
         video_id, slash, image = place.replace("\\", "/").rpartition("/")
         if not label or not slash or not video_id or not image:
-            raise DataError(f"{path}:{number}: read {line[:80]!r}; expected a line such as video01/img_000001.jpg name")
+            raise DataError(f"{path}:{number}: read {quote(line)}; expected a line such as video01/img_000001.jpg name")
         video_id = unicodedata.normalize("NFC", video_id.rpartition("/")[2])
         videos.setdefault(video_id, []).append(Row(path, number, (image, label[0])))
     return videos

@@ -356,7 +356,7 @@ def test_frames(tmp_path: Path, write_images: Writer, write_text: Writer, read_n
     video = read_one("frames", tmp_path, "video 1", names=["a", "b"], frame_rate=3.0)
     assert spell(video, read_number) == [1, 4, 7, 10]
     assert video.phases.tolist() == [0, 0, 1, 1]
-    with pytest.raises(DataError, match=r"video 1 is a folder of frames, and nothing says how many"):
+    with pytest.raises(DataError, match=r"video 1 is a folder of frames, .* give data\.frame_rate"):
         read_one("frames", tmp_path, "video 1", names=["a", "b"])
 
 
