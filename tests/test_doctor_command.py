@@ -150,7 +150,14 @@ def test_training_keeps_the_names_and_says_what_is_missing(
     assert list(written.data.phase_names) == list(PHASES)
     state = torch.load(tmp_path / "runs" / "first" / "last.pt", weights_only=True)
     assert state["phase_names"] == list(PHASES)
-    assert json.loads((tmp_path / "runs" / "first" / "summary.json").read_text())["num_test_videos"] == 1
+    summary = json.loads((tmp_path / "runs" / "first" / "summary.json").read_text())
+    frames = {PHASES[0]: 5, PHASES[3]: 5, PHASES[5]: 4}
+    assert summary["phase_frames"] == {
+        part: {name: frames.get(name, 0) for name in PHASES} for part in ("train", "val", "test")
+    }
+    assert summary["phase_weights"] == pytest.approx(
+        [14 / (7 * frames[name]) if name in frames else 0 for name in PHASES]
+    )
 
 
 def test_training_stops_at_errors_before_decoding(

@@ -43,6 +43,7 @@ __all__ = [
     "choose_phase_names",
     "choose_videos",
     "choose_window",
+    "count_phases",
     "estimate_frame_cache",
     "examine_videos",
     "fill_frame_cache",
@@ -103,6 +104,12 @@ def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
     counts = {name: count_classes(part, len(names)) for name, part in parts.items()}
     report_findings([*_check_phase_names(data), *check_balance(counts, names)])
     return Videos(**parts)
+
+
+def count_phases(videos: Videos, names: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return how many labelled frames of each phase each part of the split has."""
+    parts = {part: count_classes(of_part, len(names)).tolist() for part, of_part in vars(videos).items()}
+    return {part: dict(zip(names, counts, strict=True)) for part, counts in parts.items()}
 
 
 def examine_videos(data: DataConfig, *, full: bool) -> Checkup:

@@ -36,6 +36,7 @@ __all__ = [
     "check_image_size",
     "choose_device",
     "find_unusable_names",
+    "list_class_weights",
     "set_class_weights",
     "weigh_classes",
 ]
@@ -115,6 +116,12 @@ def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, 
     if rule == "inverse_frequency":
         weights = inverse_frequency(count_classes(videos, num_phases))
         model.head.get_submodule("criterion").weight = weights
+
+
+def list_class_weights(model: VideoModel) -> list[float] | None:
+    """Return the weights of the phases in the model's loss; None where they all weigh the same."""
+    weights = cast(torch.Tensor | None, model.head.get_submodule("criterion").weight)
+    return None if weights is None else weights.tolist()
 
 
 def weigh_classes(rule: str, counts: torch.Tensor | None) -> torch.Tensor | None:

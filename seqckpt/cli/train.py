@@ -60,6 +60,7 @@ def _finish(
     trainer: training.Trainer, config_name: str, config: Config, videos: build.Videos, *, started: float
 ) -> dict[str, Any]:
     """Score the best epoch on the test videos, write all results, and return the summary."""
+    phase_names = build.choose_phase_names(config.data)
     trainer.load_best()
     predictions = training.predict_videos(trainer.model, videos.test, window=build.choose_window(config.data))
     scores = training.score(predictions, trainer.num_phases)
@@ -76,6 +77,8 @@ def _finish(
         "num_train_videos": len(videos.train),
         "num_val_videos": len(videos.val),
         "num_test_videos": len(videos.test),
+        "phase_frames": build.count_phases(videos, phase_names),
+        "phase_weights": build.list_class_weights(trainer.model),
         "num_steps": progress.step,
         "frames_per_second": progress.of_run.num_frames / progress.of_run.seconds,
         "waiting_share": progress.of_run.waiting_seconds / progress.of_run.seconds,
@@ -86,7 +89,7 @@ def _finish(
         "torch_version": torch.__version__,
         "device": _describe_device(trainer.device),
     }
-    training.write_results(trainer.folder, predictions, build.choose_phase_names(config.data), summary)
+    training.write_results(trainer.folder, predictions, phase_names, summary)
     return summary
 
 

@@ -1,7 +1,9 @@
 """AutoLaparo: a row per second with the number of its phase.
 
-videos/01.mp4 ... 21.mp4          or frames/01/*.jpg
-labels/label_01.txt ...           a header, then second (from 1) and phase (from 1), divided by a tab
+    videos/01.mp4 ... 21.mp4          or frames/01/*.jpg
+    labels/label_01.txt ...           a header, then second (from 1) and phase (from 1), divided by a tab
+
+Row k is for the k-th second of the video, whatever its frame rate.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from pathlib import Path
 
 from seqckpt.data.annotations import find_step, read_rows
 from seqckpt.data.data_folder import DataFolder
-from seqckpt.data.formats.registry import Annotation, DataSet, Format, VideoEntry
+from seqckpt.data.formats.registry import DataSet, Format, VideoEntry
 from seqckpt.data.label_track import LabelTrack, lay_out_rows
 from seqckpt.data.labels import Labels
 from seqckpt.errors import DataError
@@ -43,14 +45,7 @@ def find_autolaparo(folder: DataFolder) -> DataSet:
             raise folder.fail(f"{path} has no number at the end of its name")
         numbers[video_id] = int(ending[0])
         file = folder.find_file("labels", f"label_{int(ending[0]):02d}.txt")
-        entries.append(
-            VideoEntry(
-                video_id,
-                path,
-                files=[file],
-                read=lambda file=file: Annotation(read_label_table(file, folder.labels)),  # type: ignore[misc]
-            )
-        )
+        entries.append(VideoEntry.from_file(video_id, path, file, read_label_table, folder.labels))
     return DataSet(entries, {name: [i for i, n in numbers.items() if n in part] for name, part in _SPLIT.items()})
 
 

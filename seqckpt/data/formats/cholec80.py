@@ -1,8 +1,10 @@
 """Cholec80: a row per video frame with its phase, a row per second with its tools.
 
-videos/video01.mp4                        or frames/video01/*.jpg
-phase_annotations/video01-phase.txt       Frame<TAB>Phase, one row per video frame, from 0
-tool_annotations/video01-tool.txt         Frame and seven columns of 0 or 1, a row every 25 frames, say
+    videos/video01.mp4                        or frames/video01/*.jpg
+    phase_annotations/video01-phase.txt       Frame<TAB>Phase, one row per video frame, from 0
+    tool_annotations/video01-tool.txt         Frame and seven columns of 0 or 1, a row every 25 frames, say
+
+Row k of the phases belongs to the k-th frame that the video shows, and when that is, its time stamps say.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from pathlib import Path
 from seqckpt.data.annotations import Row, read_table
 from seqckpt.data.data_folder import VIDEO_SUFFIXES, DataFolder
 from seqckpt.data.formats.annotation_file import read_annotation_file
-from seqckpt.data.formats.registry import Annotation, DataSet, Format, VideoEntry
+from seqckpt.data.formats.registry import DataSet, Format, VideoEntry
 from seqckpt.data.labels import read_mapping
 from seqckpt.errors import DataError
 
@@ -65,13 +65,9 @@ def _read_entry(folder: DataFolder, row: Row, values: Mapping[str, str]) -> Vide
     path, file = (_find(folder, values[name]) for name in _REQUIRED)
     default = path.stem if path.suffix.lower() in VIDEO_SUFFIXES else path.name
     fps = _read_rate(row, values["fps"]) if values.get("fps") else None
-    return VideoEntry(
-        values.get("id") or unicodedata.normalize("NFC", default),
-        path,
-        files=[file],
-        read=lambda: Annotation(read_annotation_file(file, folder.labels)),
-        annotation_fps=fps,
-        frame_rate=fps,
+    video_id = values.get("id") or unicodedata.normalize("NFC", default)
+    return VideoEntry.from_file(
+        video_id, path, file, read_annotation_file, folder.labels, annotation_fps=fps, frame_rate=fps
     )
 
 

@@ -43,12 +43,7 @@ def find_frames(folder: DataFolder) -> DataSet:
         if listed is None:
             candidates = [folder.find_file("annotations", f"{video_id}{suffix}") for suffix in _SUFFIXES]
             file = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
-            entry = VideoEntry(
-                video_id,
-                path,
-                files=[file],
-                read=lambda file=file: Annotation(read_annotation_file(file, folder.labels)),  # type: ignore[misc]
-            )
+            entry = VideoEntry.from_file(video_id, path, file, read_annotation_file, folder.labels)
         else:
             rows = listed.get(video_id, [])
             entry = VideoEntry(

@@ -12,22 +12,14 @@ from pathlib import Path
 
 from seqckpt.data.annotations import find_step, read_rows
 from seqckpt.data.data_folder import DataFolder, list_files
-from seqckpt.data.formats.registry import Annotation, DataSet, Format, VideoEntry
+from seqckpt.data.formats.cholec80 import PHASES
+from seqckpt.data.formats.registry import DataSet, Format, VideoEntry
 from seqckpt.data.label_track import LabelTrack, lay_out_rows
 from seqckpt.data.labels import Labels
 from seqckpt.errors import DataError
 
 __all__ = ["HEICHOLE", "find_heichole", "read_frame_csv"]
 
-PHASES = (
-    "Preparation",
-    "CalotTriangleDissection",
-    "ClippingCutting",
-    "GallbladderDissection",
-    "GallbladderPackaging",
-    "CleaningCoagulation",
-    "GallbladderRetraction",
-)
 
 _LAYOUT = """\
   videos/             Hei-Chole1.mp4, Hei-Chole2.mp4, ... (or frames/Hei-Chole1/*.jpg, ...)
@@ -48,14 +40,7 @@ def find_heichole(folder: DataFolder) -> DataSet:
     for video_id, path in found.items():
         name = f"{video_id}_Annotation_Phase.csv"
         file = tables.get(name.lower(), folder.root / "annotations" / "phase" / name)
-        entries.append(
-            VideoEntry(
-                video_id,
-                path,
-                files=[file],
-                read=lambda file=file: Annotation(read_frame_csv(file, folder.labels)),  # type: ignore[misc]
-            )
-        )
+        entries.append(VideoEntry.from_file(video_id, path, file, read_frame_csv, folder.labels))
     return DataSet(entries)
 
 

@@ -1,27 +1,21 @@
 """M2CAI16-workflow: as Cholec80, with a phase before the others, and everything in one folder.
 
-workflow_video_01.mp4 ... 27, test_workflow_video_01.mp4 ... 14      (in the root or in videos/)
-workflow_video_01.txt ...                                            beside the videos
+    workflow_video_01.mp4 ... 27, test_workflow_video_01.mp4 ... 14
+    workflow_video_01.txt ...
+
+Videos and annotations are looked for in the root, and in the folders that the set is packed in.
 """
 
 from __future__ import annotations
 
 from seqckpt.data.data_folder import DataFolder
 from seqckpt.data.formats.cholec80 import FRAME_RATE, read_phase_table
-from seqckpt.data.formats.registry import Annotation, DataSet, Format, VideoEntry
+from seqckpt.data.formats.cholec80 import PHASES as CHOLEC80_PHASES
+from seqckpt.data.formats.registry import DataSet, Format, VideoEntry
 
 __all__ = ["M2CAI16", "find_m2cai16"]
 
-PHASES = (
-    "TrocarPlacement",
-    "Preparation",
-    "CalotTriangleDissection",
-    "ClippingCutting",
-    "GallbladderDissection",
-    "GallbladderPackaging",
-    "CleaningCoagulation",
-    "GallbladderRetraction",
-)
+PHASES = ("TrocarPlacement", *CHOLEC80_PHASES)
 
 _FOLDERS = ("", "videos", "train_dataset", "test_dataset")
 _LAYOUT = """\
@@ -38,11 +32,12 @@ def find_m2cai16(folder: DataFolder) -> DataSet:
         default = candidates[0] if path.is_dir() else path.with_suffix(".txt")
         file = next((candidate for candidate in candidates if candidate.is_file()), default)
         entries.append(
-            VideoEntry(
+            VideoEntry.from_file(
                 video_id,
                 path,
-                files=[file],
-                read=lambda file=file: Annotation(read_phase_table(file, folder.labels)),  # type: ignore[misc]
+                file,
+                read_phase_table,
+                folder.labels,
                 annotation_fps=FRAME_RATE if path.is_dir() else None,
             )
         )

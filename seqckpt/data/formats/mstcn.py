@@ -14,7 +14,7 @@ from pathlib import Path
 
 from seqckpt.data.annotations import read_rows
 from seqckpt.data.data_folder import DataFolder, list_files
-from seqckpt.data.formats.registry import Annotation, DataSet, Format, VideoEntry
+from seqckpt.data.formats.registry import DataSet, Format, VideoEntry
 from seqckpt.data.label_track import LabelTrack, lay_out_rows
 from seqckpt.data.labels import Labels, read_mapping, read_name_list
 from seqckpt.errors import DataError
@@ -43,14 +43,7 @@ def find_mstcn(folder: DataFolder) -> DataSet:
     entries = []
     for video_id, path in found.items():
         file = folder.find_file("groundTruth", f"{video_id}.txt")
-        entries.append(
-            VideoEntry(
-                video_id,
-                path,
-                files=[file],
-                read=lambda file=file: Annotation(read_label_lines(file, folder.labels)),  # type: ignore[misc]
-            )
-        )
+        entries.append(VideoEntry.from_file(video_id, path, file, read_label_lines, folder.labels))
     lists = {path.name: read_name_list(path) for path in list_files(folder.root / "splits").values() if path.is_file()}
     return DataSet(entries, {name: ids for name, ids in lists.items() if name.endswith(".bundle")})
 

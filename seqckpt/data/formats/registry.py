@@ -44,6 +44,21 @@ class VideoEntry:
     annotation_fps: float | None = None
     frame_rate: float | None = None
 
+    @classmethod
+    def from_file(
+        cls,
+        video_id: str,
+        path: Path,
+        file: Path,
+        read: Callable[[Path, Labels], LabelTrack],
+        labels: Labels,
+        *,
+        annotation_fps: float | None = None,
+        frame_rate: float | None = None,
+    ) -> VideoEntry:
+        """Return a video whose annotation is the phases that `read(file, labels)` gives."""
+        return cls(video_id, path, [file], lambda: Annotation(read(file, labels)), annotation_fps, frame_rate)
+
 
 @dataclass(frozen=True)
 class DataSet:
