@@ -234,7 +234,7 @@ def _resize(reformatter: VideoReformatter, frame: av.VideoFrame, size: tuple[int
     height, width = size
     shrinks = height < frame.height or width < frame.width
     method = Interpolation.AREA if shrinks else Interpolation.BILINEAR
-    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method)
+    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method, threads=1)
     return np.ascontiguousarray(resized.to_ndarray().transpose(2, 0, 1))
 
 
