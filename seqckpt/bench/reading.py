@@ -106,27 +106,48 @@ def measure_decoding(folder: Path, settings: dict[str, int]) -> None:
     cores = sorted(os.sched_getaffinity(0))[: settings["threads"]]
     os.sched_setaffinity(0, cores)  # also of the programs started from here
     program = shutil.which("ffmpeg")
-    seconds: dict[str, list[float]] = {"seqckpt": [], "ffmpeg": []}
+    times: dict[str, list[tuple[float, float]]] = {"seqckpt": [], "ffmpeg": []}
+    output = folder / "ffmpeg.raw"
+    threads = ["-threads", str(len(cores))]
+    command = [program or "", "-v", "error", "-y", *threads, "-i", str(path), "-vf", "fps=1,scale=224:224:flags=area"]
+    command += ["-pix_fmt", "rgb24", "-f", "rawvideo", *threads, str(output)]
     for _ in range(settings["repeats"]):
-        started = time.perf_counter()
+        started = _clocks()
         (video,) = sample_videos([path], fps=1.0, image_size=(224, 224), cache_dir=folder / "cache", progress=False)
-        seconds["seqckpt"].append(time.perf_counter() - started)
+        times["seqckpt"].append(_since(started))
         shutil.rmtree(folder / "cache")
-        print(f"seqckpt: {len(video.frames)} frames into the cache in {seconds['seqckpt'][-1]:.1f} s", flush=True)
+        print(f"seqckpt: {len(video.frames)} frames into the cache in {_show(times['seqckpt'][-1])}", flush=True)
         if program is None:
             print("ffmpeg is not installed: nothing to compare with")
             return
-        started = time.perf_counter()
-        arguments = ["-i", str(path), "-vf", "fps=1,scale=224:224:flags=area", "-pix_fmt", "rgb24", "-f", "rawvideo"]
-        threads = ["-threads", str(len(cores))]
-        output = folder / "ffmpeg.raw"
-        subprocess.run([program, "-v", "error", "-y", *threads, *arguments, *threads, str(output)], check=True)
-        seconds["ffmpeg"].append(time.perf_counter() - started)
+        started = _clocks()
+        subprocess.run(command, check=True)
+        times["ffmpeg"].append(_since(started))
         num_frames = output.stat().st_size // (3 * 224 * 224)
         output.unlink()
-        print(f"ffmpeg:  {num_frames} frames into a file in {seconds['ffmpeg'][-1]:.1f} s", flush=True)
-    own, other = (median(values) for values in seconds.values())
-    print(f"on {len(cores)} core(s): {own:.1f} s against {other:.1f} s of ffmpeg, {own / other:.2f} times as long")
+        print(f"ffmpeg:  {num_frames} frames into a file in {_show(times['ffmpeg'][-1])}", flush=True)
+    (own, own_work), (other, other_work) = (
+        (median(wall for wall, _ in values), median(work for _, work in values)) for values in times.values()
+    )
+    print(
+        f"on {len(cores)} core(s): {own / other:.2f} times as long as ffmpeg, {own_work / other_work:.2f} times the "
+        "processor time"
+    )
+
+
+def _clocks() -> tuple[float, float]:
+    """Seconds on the wall, and seconds of processor time of this process and the ones it has waited for."""
+    used = os.times()
+    return time.perf_counter(), used.user + used.system + used.children_user + used.children_system
+
+
+def _since(started: tuple[float, float]) -> tuple[float, float]:
+    now = _clocks()
+    return now[0] - started[0], now[1] - started[1]
+
+
+def _show(times: tuple[float, float]) -> str:
+    return f"{times[0]:.1f} s ({times[1]:.1f} s of processor time)"
 
 
 def measure_augmentation(folder: Path, settings: dict[str, int]) -> None:

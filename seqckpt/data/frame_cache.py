@@ -103,15 +103,14 @@ def cache_video(
     cache_dir: Path,
     frame_rate: float | None = None,
     corrupt: str = "error",
-    num_threads: int = 1,
     stop: threading.Event | None = None,
     count: Callable[[], object] = lambda: None,
 ) -> SampledVideo:
     """Return a recording's sampled frames from the cache, decoded into it first if they are not there, or damaged.
 
     `fps` frames a second, resized to `image_size` (height, width); `frame_rate` is that of a folder of images. What
-    cannot be decoded is a DataError, or with corrupt="repeat" the last good frame once more. A video is decoded in
-    `num_threads`; `count` is called after each frame that is written. Memory: one frame. Raises DataError where the
+    cannot be decoded is a DataError, or with corrupt="repeat" the last good frame once more. `count` is
+    called after each frame that is written. Memory: one frame. Raises DataError where the
     cache cannot be written; what has been cached before stays usable. Raises Stopped, and leaves nothing half-made,
     soon after another thread has set `stop`.
     """
@@ -124,7 +123,7 @@ def cache_video(
     timeline = index_recording(path, frame_rate=frame_rate)
     places = choose_frames(timeline, fps)
     damaged: list[int] | None = [] if corrupt == "repeat" else None
-    rows = read_recording(timeline, places, image_size=image_size, damaged=damaged, num_threads=num_threads)
+    rows = read_recording(timeline, places, image_size=image_size, damaged=damaged)
     try:
         with new_file(place) as file:
             _write_cache(file, timeline, places, image_size, _watch(rows, stop, count), damaged)

@@ -37,16 +37,15 @@ def read_recording(
     image_size: tuple[int, int],
     damaged: list[int] | None = None,
     before: Callable[[], NDArray[np.uint8] | None] = lambda: None,
-    num_threads: int = 1,
 ) -> Iterator[NDArray[np.uint8]]:
     """Decode the frames at these places (rising, from 0), RGB, uint8 (3, height, width) each, one by one.
 
     Without `damaged` a frame that cannot be decoded whole is a DataError that says which. With it, the last good one
     stands in, and the indices (into `places`) of such frames are appended to `damaged`; `before` gives what stands in
-    at the start. Raises DataError where there is nothing to stand in. A video is decoded in `num_threads`.
+    at the start. Raises DataError where there is nothing to stand in.
     """
     last: NDArray[np.uint8] | None = None
-    for k, row in enumerate(_read(timeline, places, image_size, damaged is not None, num_threads)):
+    for k, row in enumerate(_read(timeline, places, image_size, damaged is not None)):
         if row is not None:
             last = row
         else:
@@ -97,9 +96,9 @@ def guess_num_samples(path: Path, *, fps: float, frame_rate: float | None = None
 
 
 def _read(
-    timeline: Timeline, places: NDArray[np.int64], image_size: tuple[int, int], tolerant: bool, num_threads: int
+    timeline: Timeline, places: NDArray[np.int64], image_size: tuple[int, int], tolerant: bool
 ) -> Iterator[NDArray[np.uint8] | None]:
     if isinstance(timeline, VideoIndex):
-        return read_frames(timeline, places, image_size=image_size, tolerant=tolerant, num_threads=num_threads)
+        return read_frames(timeline, places, image_size=image_size, tolerant=tolerant)
     assert isinstance(timeline, FolderIndex)
     return read_images(timeline, places, image_size=image_size, tolerant=tolerant)

@@ -132,19 +132,10 @@ def sample_videos(
     decodes = estimate.num_missing_videos > 0
     title, total = ("decoding", estimate.num_missing_frames) if decodes else ("checking the cache", len(paths))
     with _bar(title, total, "frame" if decodes else "video", progress) as bar:
-        num_threads = max(1, _count_cores() // max(1, estimate.num_missing_videos))  # side by side costs least
 
         def cache(path: Path, frame_rate: float | None) -> SampledVideo:
             count = bar.update if decodes else _do_nothing
-            return cache_video(
-                path,
-                cache_dir=cache_dir,
-                frame_rate=frame_rate,
-                num_threads=num_threads,
-                stop=stop,
-                count=count,
-                **options,
-            )
+            return cache_video(path, cache_dir=cache_dir, frame_rate=frame_rate, stop=stop, count=count, **options)
 
         return _in_parallel(cache, paths, frame_rates, stop, _do_nothing if decodes else bar.update)
 

@@ -29,6 +29,10 @@ __all__ = ["StreamedFrames", "stream_video"]
 
 _log = logging.getLogger(__name__)
 
+# Decoders that a forked process has from its parent. They share the place in the file with the parent's, so they are
+# not used; nor are they freed, which can wait for ever for threads that exist in the parent alone.
+_inherited: list[Iterator[NDArray[np.uint8]]] = []
+
 
 class StreamedFrames:
     """The frames at some places of a recording: `source[a:b]` decodes them, uint8 (b - a, 3, height, width).
@@ -68,7 +72,8 @@ class StreamedFrames:
         start, stop = span_of(index, len(self))
         frames = torch.empty((stop - start, 3, *self.image_size), dtype=torch.uint8)
         if os.getpid() != self._process:
-            self._prepare()  # forked: the decoder, and its place in the file, are the other process's
+            _inherited.append(self._reader)
+            self._prepare()
         with self._lock:
             if start != self._position:
                 self._reader = self._read_from(start)

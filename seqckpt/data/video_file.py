@@ -83,25 +83,19 @@ def read_duration_seconds(path: Path) -> float:
 
 
 def read_frames(
-    index: VideoIndex,
-    numbers: NDArray[np.int64],
-    *,
-    image_size: tuple[int, int],
-    tolerant: bool = False,
-    num_threads: int = 1,
+    index: VideoIndex, numbers: NDArray[np.int64], *, image_size: tuple[int, int], tolerant: bool = False
 ) -> Iterator[NDArray[np.uint8] | None]:
     """Decode the frames of these numbers (rising, repeats allowed) as RGB, uint8 (3, height, width), one by one.
 
     Resized by FFmpeg's swscale in the same pass that turns YUV into RGB, averaging areas when it shrinks: one pass in
     C over the decoded planes, where a resize of tensors would first need the full-size RGB picture. The aspect ratio
     is not kept. Where a wanted frame cannot be decoded whole, None comes in its place if `tolerant`; otherwise raises
-    DataError, with the second at which it is shown. Several frames are decoded at once in `num_threads`; many videos
-    are better decoded side by side, with one each.
+    DataError, with the second at which it is shown.
     """
     wanted = index.stamps[numbers]
     num_read = 0
     try:
-        for row in _decode(index, wanted, image_size, skip=True, num_threads=num_threads):
+        for row in _decode(index, wanted, image_size, skip=True):
             num_read += 1
             yield row
     except _NotDecoded:
@@ -172,12 +166,12 @@ def _decode_despite_damage(container: InputContainer, stream: VideoStream) -> It
 
 
 def _decode(
-    index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, int], *, skip: bool, num_threads: int = 1
+    index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, int], *, skip: bool
 ) -> Iterator[NDArray[np.uint8]]:
     """Yield the frames with the wanted stamps; raise _NotDecoded(stamp, reason) at the first that does not come."""
     position, wanted_set = 0, set(wanted.tolist())
     reformatter = VideoReformatter()
-    with _open(index.path, num_threads) as (container, stream):
+    with _open(index.path) as (container, stream):
         while position < len(wanted):
             target, is_damaged = int(wanted[position]), False
             if skip:
@@ -240,12 +234,12 @@ def _resize(reformatter: VideoReformatter, frame: av.VideoFrame, size: tuple[int
     height, width = size
     shrinks = height < frame.height or width < frame.width
     method = Interpolation.AREA if shrinks else Interpolation.BILINEAR
-    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method)
+    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method, threads=1)
     return np.ascontiguousarray(resized.to_ndarray().transpose(2, 0, 1))
 
 
 @contextlib.contextmanager
-def _open(path: Path, num_threads: int = 1) -> Iterator[tuple[InputContainer, VideoStream]]:
+def _open(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     """Open a container and its first video stream; what goes wrong is a DataError with the path."""
     try:
         if path.stat().st_size == 0:
@@ -259,8 +253,7 @@ def _open(path: Path, num_threads: int = 1) -> Iterator[tuple[InputContainer, Vi
         if not container.streams.video:
             raise DataError(f"{path} holds no video stream; expected a video")
         stream = container.streams.video[0]
-        stream.codec_context.thread_count = num_threads
-        stream.thread_type = "FRAME" if num_threads > 1 else "SLICE"
+        stream.codec_context.thread_count = 1  # videos are decoded side by side; one alone gained nothing by two
         yield container, stream
 
 

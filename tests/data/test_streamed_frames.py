@@ -53,9 +53,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     calls: list[Path] = []
     open_video = video_file._open
 
-    def count(path: Path, num_threads: int = 1) -> object:
+    def count(path: Path) -> object:
         calls.append(path)
-        return open_video(path, num_threads)
+        return open_video(path)
 
     monkeypatch.setattr(video_file, "_open", count)
     return calls

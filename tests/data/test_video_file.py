@@ -32,9 +32,9 @@ LAYOUTS = {
 def read_film(read_number: Callable[..., int]) -> Callable[..., list[int]]:
     """A function from a film to the numbers that its sampled pictures spell."""
 
-    def read(path: Path, fps: float, image_size: tuple[int, int] = (64, 64), num_threads: int = 1) -> list[int]:
+    def read(path: Path, fps: float, image_size: tuple[int, int] = (64, 64)) -> list[int]:
         index = index_video(path)
-        rows = read_frames(index, choose_frames(index, fps), image_size=image_size, num_threads=num_threads)
+        rows = read_frames(index, choose_frames(index, fps), image_size=image_size)
         return [read_number(row) for row in rows]
 
     return read
@@ -222,22 +222,10 @@ def test_sound_alone_is_refused(tmp_path: Path) -> None:
         index_video(path)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_several_threads_give_the_same_frames(layout: str, tmp_path: Path, write_film: Callable[..., Path]) -> None:
-    index = index_video(write_film(tmp_path / "film.mp4", 100, options=LAYOUTS[layout]))
-    for fps in (1.3, 25.0):
-        numbers = choose_frames(index, fps)
-        one, three = (
-            np.stack(list(read_frames(index, numbers, image_size=(16, 16), num_threads=num_threads)))
-            for num_threads in (1, 3)
-        )
-        assert (one == three).all()
-
-
 def read_or_refuse(path: Path, read_film: Callable[..., list[int]], fps: float, **options: int) -> list[int] | None:
     """Return the numbers, or None where there is an error with the path instead."""
     try:
-        return read_film(path, fps, **options)
+        return read_film(path, fps)
     except DataError as error:
         if path.name not in str(error):
             raise
@@ -264,11 +252,9 @@ def test_a_truncated_file_whose_index_comes_first(
     assert read_or_refuse(path, read_film, 5) in (None, list(range(0, num_frames, 5)))
 
 
-@pytest.mark.parametrize("num_threads", [1, 3])
 @pytest.mark.parametrize("seed", range(8))
 def test_a_damaged_stretch_never_shifts_what_follows(
     seed: int,
-    num_threads: int,
     tmp_path: Path,
     write_film: Callable[..., Path],
     read_film: Callable[..., list[int]],
@@ -277,7 +263,7 @@ def test_a_damaged_stretch_never_shifts_what_follows(
     """Either an error that says where, or the right pictures; never others in their place, never a hang."""
     path = write_film(tmp_path / "film.mp4", 200, container_options={"movflags": "+faststart"})
     damage_stretch(path, seed)
-    assert read_or_refuse(path, read_film, 25, num_threads=num_threads) in (None, list(range(200)))
+    assert read_or_refuse(path, read_film, 25) in (None, list(range(200)))
 
 
 def test_the_message_for_damage_says_when(
