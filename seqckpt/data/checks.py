@@ -66,8 +66,11 @@ def _check_length(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFa
             _guess_cause(video, track, videos),
         )
     else:
-        severity = "warning" if seconds > 1 else "note"
-        yield Finding(severity, video.video_id, f"{found}", "only what both have is used")
+        hint = "only what both have is used"
+        better = _find_better(video, track, videos)
+        if better is not None:
+            hint += f"; is it another video's? It fits {better.video_id} ({better.path}) better"
+        yield Finding("warning" if seconds > 1 else "note", video.video_id, found, hint)
 
 
 def _guess_cause(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts]) -> str:

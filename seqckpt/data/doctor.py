@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -79,14 +80,21 @@ def examine(
     ids = dict.fromkeys(video_id for part in parts.values() for video_id in part)
     patients = [_Patient(known[video_id]) for video_id in ids if video_id in known]
 
+    stop = threading.Event()
+
     def work(patient: _Patient) -> None:
-        _read(patient, to_fraction(fps), frame_rate=frame_rate, annotation_fps=annotation_fps, full=full)
+        _read(patient, to_fraction(fps), frame_rate=frame_rate, annotation_fps=annotation_fps)
+        _look(patient, stop, full=full)
         gaps = check_labels(patient.entry.video_id, patient.labels, to_fraction(fps), unlabelled=unlabelled)
         patient.findings += [*_find_in_pictures(patient, corrupt=corrupt), *([gaps] if gaps else [])]
 
-    with ThreadPoolExecutor(max(1, min(len(patients), os.cpu_count() or 1))) as pool:
+    pool = ThreadPoolExecutor(max(1, min(len(patients), os.cpu_count() or 1)))
+    try:
         results = pool.map(work, patients)
         list(progress_bar(results, "examining", len(patients), unit="video", leave=False, disable=not progress))
+    finally:  # also at Ctrl-C
+        stop.set()
+        pool.shutdown(cancel_futures=True)
     facts = [patient.facts for patient in patients if patient.facts is not None]
     counts = _count_classes(parts, {patient.entry.video_id: patient.labels for patient in patients}, len(names))
     findings = [
@@ -98,9 +106,7 @@ def examine(
     return Checkup(table, findings, counts)
 
 
-def _read(
-    patient: _Patient, fps: Fraction, *, frame_rate: float | None, annotation_fps: float | None, full: bool
-) -> None:
+def _read(patient: _Patient, fps: Fraction, *, frame_rate: float | None, annotation_fps: float | None) -> None:
     """Read what can be read of one video, and note what cannot."""
     entry = patient.entry
     missing = [str(path) for path in entry.files if not path.is_file()]
@@ -116,9 +122,17 @@ def _read(
         patient.facts = facts_of_timeline(entry, patient.timeline, patient.annotation, annotation_fps=annotation_fps)
         numbers, _ = number_frames(patient.timeline, choose_frames(patient.timeline, float(fps)))
         patient.labels, _ = patient.facts.label(numbers, fps)
-        patient.pictures = look_at_all(patient.timeline) if full else look_at_some(patient.timeline)
     except DataError as error:
         patient.findings.append(Finding("error", entry.video_id, str(error)))
+
+
+def _look(patient: _Patient, stop: threading.Event, *, full: bool) -> None:
+    """Look at the pictures of one video, if its frames could be listed."""
+    if patient.timeline is not None:
+        try:
+            patient.pictures = (look_at_all if full else look_at_some)(patient.timeline, stop=stop)
+        except DataError as error:
+            patient.findings.append(Finding("error", patient.entry.video_id, str(error)))
 
 
 def _find_in_pictures(patient: _Patient, *, corrupt: str) -> Iterator[Finding]:

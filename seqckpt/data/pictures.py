@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from seqckpt.data.frame_cache import Stopped
 from seqckpt.data.recording import read_recording
 from seqckpt.data.timeline import Timeline
 
@@ -42,23 +44,28 @@ class Pictures:
         return f"crop=iw*{1 - left - right:.4g}:ih*{1 - top - bottom:.4g}:iw*{left:.4g}:ih*{top:.4g}"
 
 
-def look_at_some(timeline: Timeline) -> Pictures:
-    """Decode a few frames, spread over the recording."""
+def look_at_some(timeline: Timeline, *, stop: threading.Event | None = None) -> Pictures:
+    """Decode a few frames, spread over the recording; the rest is as in look_at_all."""
     num_frames = len(timeline.stamps)
-    return _look(timeline, np.unique(np.linspace(0, num_frames - 1, min(_NUM_LOOKS, num_frames)).astype(np.int64)))
+    places = np.unique(np.linspace(0, num_frames - 1, min(_NUM_LOOKS, num_frames)).astype(np.int64))
+    return _look(timeline, places, stop or threading.Event())
 
 
-def look_at_all(timeline: Timeline) -> Pictures:
-    """Decode every frame, which takes as long as it takes."""
-    return _look(timeline, np.arange(len(timeline.stamps)))
+def look_at_all(timeline: Timeline, *, stop: threading.Event | None = None) -> Pictures:
+    """Decode every frame, which takes as long as it takes; one that cannot be decoded is counted.
+
+    Raises Stopped soon after another thread has set `stop`.
+    """
+    return _look(timeline, np.arange(len(timeline.stamps)), stop or threading.Event())
 
 
-def _look(timeline: Timeline, places: NDArray[np.int64]) -> Pictures:
-    """Decode the frames at these places; a frame that cannot be decoded is counted, and raises nothing."""
+def _look(timeline: Timeline, places: NDArray[np.int64], stop: threading.Event) -> Pictures:
     damaged: list[int] = []
     brightest = np.zeros((_SIDE, _SIDE), np.uint8)
     black = np.zeros((3, _SIDE, _SIDE), np.uint8)  # stands in for what is damaged at the start
     for row in read_recording(timeline, places, image_size=(_SIDE, _SIDE), damaged=damaged, before=lambda: black):
+        if stop.is_set():
+            raise Stopped
         np.maximum(brightest, row.max(0), out=brightest)
     return Pictures(len(places) - len(damaged), tuple(places[damaged].tolist()), _measure_borders(brightest))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +18,9 @@ import torch
 from seqckpt.data import Checkup, Finding, Labels, examine, find_format, format_balance, read_videos
 from seqckpt.data.class_balance import check_balance
 from seqckpt.data.formats.cholec80 import PHASES
+from seqckpt.data.frame_cache import Stopped
+from seqckpt.data.pictures import look_at_all, look_at_some
+from seqckpt.data.recording import index_recording
 from seqckpt.errors import DataError
 
 Writer = Callable[..., Path]
@@ -260,3 +264,22 @@ def test_frames_without_a_label_are_counted_as_training_does(
         assert [(each.severity, each.subject, each.message) for each in checkup.findings] == expected
         assert checkup.counts["all"].tolist() == [3, 2]
         assert checkup.table[1][2:] == ["10", "2", "10.00", "1", "a", "b", "-"]
+
+
+def test_another_video_that_fits_better_is_named_within_the_tail_too(add_video: SetMaker) -> None:
+    add_video("video01", 120, phases=[0] * 122, rate=1)
+    root = add_video("video02", 122, phases=[0] * 122, rate=1)
+    found = [(severity, subject, text) for severity, subject, text in say(check(root, fps=1.0)) if subject != "train"]
+    ((severity, subject, text),) = found
+    assert (severity, subject) == ("warning", "video01")
+    assert re.search(r"only what both have is used; is it another video's\? It fits video02 .* better", text)
+
+
+def test_looking_ends_soon_after_it_is_asked_to(add_video: SetMaker) -> None:
+    timeline = index_recording(add_video("video01") / "videos" / "video01.mp4")
+    stop = threading.Event()
+    assert look_at_all(timeline, stop=stop).num_decoded == 50
+    stop.set()
+    for look in (look_at_all, look_at_some):
+        with pytest.raises(Stopped):
+            look(timeline, stop=stop)
