@@ -68,9 +68,8 @@ def describe_keys() -> str:
     lines = []
     for key, entry in _KEYS.items():
         default = OmegaConf.select(defaults, key)
-        shown = f"[{len(default)} names]" if OmegaConf.is_list(default) else show(default)
         choices = f" ({', '.join(entry.metadata['choices'])})" if entry.metadata["choices"] else ""
-        lines.append(f"  {f'{key}={shown}':<28} {entry.metadata['meaning']}{choices}")
+        lines.append(f"  {f'{key}={show(default)}':<28} {entry.metadata['meaning']}{choices}")
     return "\n".join(lines)
 
 

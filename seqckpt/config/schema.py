@@ -80,10 +80,16 @@ class DataConfig:
         choices=("auto", "videos", "frames"),
     )
     frame_rate: float | None = _key(
-        None, "how many numbers in the names of extracted frames make a second; null: the data set says", above=0
+        None,
+        "how many numbers in the names of extracted frames make a second; null: the data set says",
+        above=0,
+        at_most=1000,
     )
     annotation_fps: float | None = _key(
-        None, "frames a second that annotations count, where that is another rate than the video's", above=0
+        None,
+        "frames a second that annotations count, where that is another rate than the video's",
+        above=0,
+        at_most=1000,
     )
     fps: float = _key(1.0, "frames sampled per second of video", at_least=0.001, at_most=1000)
     image_size: int = _key(64, "height and width of frames, resized to it, in pixels", at_least=16, at_most=4096)

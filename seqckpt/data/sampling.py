@@ -88,14 +88,23 @@ def index_recordings(
 ) -> list[Timeline]:
     """List the frames of recordings without decoding any, in as many threads as there are cores.
 
-    Raises DataError where one of them cannot be read.
+    Raises DataError with everything that is wrong, where some of them cannot be read.
     """
 
-    def index(path: Path, frame_rate: float | None) -> Timeline:
-        return index_recording(path, frame_rate=frame_rate)
+    def index(path: Path, frame_rate: float | None) -> Timeline | DataError:
+        try:
+            return index_recording(path, frame_rate=frame_rate)
+        except DataError as error:
+            return error
 
     with _bar("listing frames", len(paths), "video", progress and len(paths) > 0) as bar:
-        return _in_parallel(index, paths, frame_rates, threading.Event(), bar.update)
+        results = _in_parallel(index, paths, frame_rates, threading.Event(), bar.update)
+    errors = [result for result in results if isinstance(result, DataError)]
+    if len(errors) > 1:
+        raise DataError(f"{len(errors)} recordings cannot be read:\n" + "\n".join(f"  {error}" for error in errors))
+    if errors:
+        raise errors[0]
+    return [result for result in results if isinstance(result, Timeline)]
 
 
 def sample_videos(
