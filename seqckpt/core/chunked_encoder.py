@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from seqckpt.core.closures import modules_of, trains
 from seqckpt.core.cuts import balanced_spans, check_length
 from seqckpt.core.replay import Loop, replay_loop
+from seqckpt.core.stages import Stage, find_stages
 from seqckpt.errors import ReplayError
 from seqckpt.transparent import hide_in_state_dict
 
@@ -45,8 +46,9 @@ class Keep:
     """What of an encoder's graph is kept between forward and backward rather than replayed.
 
     Args:
-        depth: the number of last stages (children of an nn.Sequential) whose graphs are kept for every chunk: late
-            stages cost few bytes for the time that they save.
+        depth: the number of last stages whose graphs are kept for every chunk: late stages cost few bytes for the
+            time that they save. Stages are the children of an nn.Sequential, those of nn.Sequentials inside it
+            counted one by one, or the calls in a forward that torch.fx can trace; `ChunkedEncoder.stages` lists them.
         chunks: the number of last chunks kept whole; the first one is free, since its graph and any other chunk's
             replay are never alive together.
         frozen: whether stages in front that nothing trains are run once and their output stored (True), or replayed
@@ -69,7 +71,7 @@ class ChunkedEncoder(nn.Module):
         encoder: a module from rows (n, C, H, W) to (n, ...), or nested outputs (a dict of features) with n rows each.
         chunk_size: the most frames that go through it at once, counted over batch and time together. Chunks are
             balanced: 33 frames in chunks of 16 become 11 + 11 + 11.
-        keep: what is kept rather than replayed; see Keep. `depth` needs an nn.Sequential.
+        keep: what is kept rather than replayed; see Keep. `depth` needs an encoder that can be cut in stages.
         transform: applied to a chunk's frames first, in the chunk (to float, normalisation, augmentation); must not
             change them in place, and must draw random numbers from torch's generators or not at all.
         check_replay: compare the values of every replay with the first run's; for debugging.
@@ -128,11 +130,18 @@ class ChunkedEncoder(nn.Module):
 
     @keep.setter
     def keep(self, value: Keep) -> None:
-        num_stages = len(_stages(self.encoder))
+        num_stages = len(self.stages) if value.depth else 0
         if value.depth > (num_stages if num_stages > 1 else 0):
-            kind = f"an nn.Sequential of {num_stages} stages" if num_stages > 1 else "no nn.Sequential of stages"
-            raise ValueError(f"keep.depth is {value.depth}, but the encoder is {kind}; lower it, or hand in its stages")
+            kind = f"can be cut in {num_stages} stages" if num_stages > 1 else "cannot be cut in stages"
+            raise ValueError(
+                f"keep.depth is {value.depth}, but the encoder {kind}; lower it, or hand in an nn.Sequential of stages"
+            )
         self._keep = value
+
+    @property
+    def stages(self) -> Sequence[Stage]:
+        """The parts that `keep.depth` counts: what the transform returns goes through them one after the other."""
+        return find_stages(self.encoder, trace=True)
 
     def extra_repr(self) -> str:
         return f"chunk_size={self.chunk_size}, keep={self.keep}"
@@ -191,9 +200,9 @@ class ChunkedEncoder(nn.Module):
         )
         return replay_loop(loop, (rows,) if isinstance(rows, Tensor) else (), None)[0]
 
-    def _parts(self, trains_before: bool) -> tuple[list[nn.Module], list[nn.Module], list[nn.Module]]:
+    def _parts(self, trains_before: bool) -> tuple[list[Stage], list[Stage], list[Stage]]:
         """The encoder's stages: frozen ones in front, those to be replayed, those whose graph is kept."""
-        stages = _stages(self.encoder)
+        stages = list(find_stages(self.encoder, trace=self.keep.depth > 0))
         num_frozen = 0
         if self.keep.frozen and not trains_before:
             trained = [any(p.requires_grad for p in stage.parameters()) for stage in stages]
@@ -202,7 +211,8 @@ class ChunkedEncoder(nn.Module):
                 num_frozen = 0  # nothing but reshaping: its output costs more than its time
         if len(stages) == 1 and self.keep.depth:
             raise ValueError(
-                f"keep.depth is {self.keep.depth}, but hooks on the encoder keep it from being cut in stages"
+                f"keep.depth is {self.keep.depth}, but the encoder, as it is now, cannot be cut in stages: hooks on "
+                "it, or a forward that depends on values, forbid it"
             )
         first_kept = max(len(stages) - self.keep.depth, num_frozen)
         if num_frozen == 0 and first_kept == len(stages):
@@ -210,17 +220,7 @@ class ChunkedEncoder(nn.Module):
         return stages[:num_frozen], stages[num_frozen:first_kept], stages[first_kept:]
 
 
-def _stages(encoder: nn.Module) -> list[nn.Module]:
-    """The children that the encoder is a row of; the encoder itself where its call is more than that row."""
-    kind = type(encoder)
-    is_row = isinstance(encoder, nn.Sequential) and kind.forward is nn.Sequential.forward
-    hooks = (encoder._forward_hooks, encoder._forward_pre_hooks, encoder._backward_hooks, encoder._backward_pre_hooks)
-    if is_row and kind.__call__ is nn.Module.__call__ and not any(hooks):
-        return [stage for stage in encoder._modules.values() if stage is not None]  # one used twice counts twice
-    return [encoder]
-
-
-def _through(stages: Sequence[nn.Module], x: Any) -> Any:
+def _through(stages: Sequence[Stage], x: Any) -> Any:
     for stage in stages:
         x = stage(x)
     return x

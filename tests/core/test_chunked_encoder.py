@@ -613,11 +613,16 @@ def test_wrong_keep_is_refused(wrong: dict[str, Any], message: str) -> None:
         Keep(**wrong)
 
 
+class DependsOnValues(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.sum() > 0 else x
+
+
 def test_deeper_keep_than_the_encoder_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"keep.depth is 8, but the encoder is an nn.Sequential of 7 stages"):
+    with pytest.raises(ValueError, match=r"keep.depth is 8, but the encoder can be cut in 7 stages"):
         ChunkedEncoder(conv_net(), 4, keep=Keep(depth=8))
-    with pytest.raises(ValueError, match=r"keep.depth is 1, but the encoder is no nn.Sequential"):
-        ChunkedEncoder(Heads(), 4, keep=Keep(depth=1))
+    with pytest.raises(ValueError, match=r"keep.depth is 1, but the encoder cannot be cut in stages"):
+        ChunkedEncoder(DependsOnValues(), 4, keep=Keep(depth=1))
 
 
 def test_functions_and_wrong_frames_are_refused() -> None:

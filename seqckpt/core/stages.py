@@ -1,0 +1,179 @@
+"""The row of stages that an encoder can be cut into: what `Keep.depth` counts.
+
+An nn.Sequential is a row by construction, and so are the plain nn.Sequentials inside it: their children are stages too,
+since finer cuts leave more to choose from (layer1 to layer4 of a ResNet are 4 stages, their blocks 8 to 50). Any other
+encoder is traced by torch.fx, down to the modules that its `forward` calls: wherever only one value goes from what
+was run to what is still to run, there is a cut. The traced stages call the encoder's own modules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+from torch import Tensor, fx, nn
+
+__all__ = ["Stage", "find_stages"]
+
+
+class Stage(Protocol):
+    """A part of an encoder that is called with what the part before it returned; a module, or part of a traced one."""
+
+    def __call__(self, x: Any) -> Any: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
+
+
+def find_stages(encoder: nn.Module, *, trace: bool = False) -> Sequence[Stage]:
+    """Return the stages whose calls, one after the other, are a call of the encoder; [encoder] if it cannot be cut.
+
+    `trace`: whether an encoder that is no nn.Sequential is traced, in its present mode. Its `forward` runs once for
+    that without data, which costs milliseconds. What is compiled or has hooks is never cut, since they would not run.
+
+    >>> block = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU())
+    >>> len(find_stages(nn.Sequential(nn.Conv2d(3, 8, 3), block, nn.Flatten())))
+    4
+    """
+    if _is_row(encoder):
+        return list(_walk(encoder))
+    if not trace or not _is_plain(encoder):
+        return [encoder]
+    return _trace(encoder) or [encoder]
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether calling the module is calling its forward, and no more."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return type(module).__call__ is nn.Module.__call__ and module._compiled_call_impl is None and not any(hooks)
+
+
+def _is_row(module: nn.Module) -> bool:
+    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward and _is_plain(module)
+
+
+def _walk(row: nn.Module) -> Iterator[nn.Module]:
+    """The children of a row, and those of the rows among them; one used twice counts twice."""
+    for stage in row._modules.values():
+        if stage is None:
+            continue
+        if _is_row(stage) and len(stage._modules) and not any(_is_in_place(child) for child in stage._modules.values()):
+            yield from _walk(stage)
+        else:
+            yield stage
+
+
+def _is_in_place(module: nn.Module | None) -> bool:
+    """A layer that writes into its input is not parted from the layer before: what is handed over would be changed."""
+    return getattr(module, "inplace", False) is True
+
+
+class _Tracer(fx.Tracer):
+    """Goes into the encoder's own forward and rows inside it, and into `wrapped` modules, but into no other."""
+
+    def __init__(self, wrapped: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.wrapped = wrapped
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if any(m is module for module in self.wrapped):
+            return False
+        return not _is_row(m) or any(_is_in_place(child) for child in m._modules.values())
+
+    def create_arg(self, a: Any) -> Any:
+        if isinstance(a, Tensor) and not any(a is own for own in chain(self.root.parameters(), self.root.buffers())):
+            raise TypeError("a tensor made in forward: fx would write it into the encoder")
+        return super().create_arg(a)
+
+
+def _trace(encoder: nn.Module) -> list[Stage] | None:
+    wrapped: list[nn.Module] = []
+    while True:
+        try:
+            graph = _Tracer(wrapped).trace(encoder)
+        except Exception:  # whatever a forward makes of a placeholder: it depends on values, so there is no row
+            return None
+        calls = [node for node in graph.nodes if node.op.startswith("call_")]
+        if len(calls) != 1 or calls[0].op != "call_module":
+            return _cut(encoder, graph)
+        inner = encoder.get_submodule(calls[0].target)
+        if not _is_plain(inner) or type(inner).__module__.startswith("torch.nn"):
+            return None
+        wrapped.append(inner)  # the encoder does nothing but call this one: look inside
+
+
+def _cut(encoder: nn.Module, graph: fx.Graph) -> list[Stage] | None:
+    """Cut the graph's calls wherever a single value crosses."""
+    used = [node for node in graph.nodes if node.op == "placeholder" and node.users]
+    calls = [node for node in graph.nodes if node.op.startswith("call_")]
+    (output,) = graph.find_nodes(op="output")
+    if len(used) != 1:
+        return None
+    position = {node: i for i, node in enumerate([*calls, output])}
+    last_use = {node: max((position[user] for user in node.users), default=-1) for node in (used[0], *calls)}
+    stages: list[Stage] = []
+    part: list[fx.Node] = []
+    source = used[0]
+    for i, node in enumerate(calls):
+        part.append(node)
+        alive = [value for value in (used[0], *calls[: i + 1]) if last_use[value] > i]
+        if alive != [node] or (i + 1 < len(calls) and _writes(encoder, calls[i + 1])):
+            continue
+        is_last = i + 1 == len(calls)
+        stages.append(_GraphStage(encoder, source, part, output.args[0] if is_last else node))
+        source, part = node, []
+    if part:  # several values make up the output
+        stages.append(_GraphStage(encoder, source, part, output.args[0]))
+    return stages if len(stages) > 1 else None
+
+
+def _writes(encoder: nn.Module, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return _is_in_place(encoder.get_submodule(str(node.target)))
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
+
+
+class _GraphStage:
+    """Some consecutive calls of a traced encoder, run on the encoder's own modules."""
+
+    def __init__(self, encoder: nn.Module, source: fx.Node, calls: Sequence[fx.Node], result: Any) -> None:
+        self.encoder, self.source, self.calls, self.result = encoder, source, list(calls), result
+        fetched = {value for node in calls for value in node.all_input_nodes if value.op == "get_attr"}
+        self.constants = {node: str(node.target) for node in fetched}
+
+    def __call__(self, x: Any) -> Any:
+        values: dict[fx.Node, Any] = {self.source: x}
+        values |= {node: _get(self.encoder, path) for node, path in self.constants.items()}
+        last_use = {value: node for node in self.calls for value in node.all_input_nodes}
+        for node in self.calls:
+            args: Any = fx.node.map_arg(node.args, values.__getitem__)
+            kwargs: Any = fx.node.map_arg(node.kwargs, values.__getitem__)
+            values[node] = self._function(node)(*args, **kwargs)
+            for value in node.all_input_nodes:  # let go of what nothing needs any more, as the forward itself would
+                if last_use[value] is node and value is not self.source:
+                    values.pop(value, None)
+            del args, kwargs
+        return fx.node.map_arg(self.result, values.__getitem__)
+
+    def _function(self, node: fx.Node) -> Callable[..., Any]:
+        if node.op == "call_module":
+            return self.encoder.get_submodule(str(node.target))
+        if node.op == "call_method":
+            name = str(node.target)
+            return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
+        assert callable(node.target)
+        return node.target
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        for node in self.calls:
+            if node.op == "call_module":
+                yield from self.encoder.get_submodule(str(node.target)).parameters()
+        for path in self.constants.values():
+            if isinstance(value := _get(self.encoder, path), nn.Parameter):
+                yield value
+
+
+def _get(encoder: nn.Module, path: str) -> Any:
+    owner, _, name = path.rpartition(".")
+    return getattr(encoder.get_submodule(owner), name)
