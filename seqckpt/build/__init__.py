@@ -14,6 +14,7 @@ from seqckpt.build.data import (
 from seqckpt.build.model import (
     build_model,
     build_optimiser,
+    build_schedule,
     build_settings,
     check_image_size,
     choose_device,
@@ -21,12 +22,16 @@ from seqckpt.build.model import (
     list_class_weights,
     set_class_weights,
     weigh_classes,
+    with_schedule,
 )
+from seqckpt.build.planning import Planning
 
 __all__ = [
+    "Planning",
     "Videos",
     "build_model",
     "build_optimiser",
+    "build_schedule",
     "build_settings",
     "check_image_size",
     "choose_device",
@@ -42,4 +47,5 @@ __all__ = [
     "read_videos",
     "set_class_weights",
     "weigh_classes",
+    "with_schedule",
 ]

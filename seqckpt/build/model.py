@@ -6,6 +6,7 @@ config.model, config.memory -> VideoModel          config.train -> device, optim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -13,8 +14,8 @@ import torch
 from torch import nn
 
 from seqckpt.build.data import choose_phase_names, choose_window
-from seqckpt.config import Config, ModelConfig
-from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
+from seqckpt.config import Config, MemoryConfig, ModelConfig
+from seqckpt.core import ChunkedEncoder, Keep, Schedule, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Video, count_classes, find_format
 from seqckpt.errors import ConfigError, DataError
 from seqckpt.models import (
@@ -32,6 +33,7 @@ from seqckpt.training import TrainSettings, build_adamw, inverse_frequency
 __all__ = [
     "build_model",
     "build_optimiser",
+    "build_schedule",
     "build_settings",
     "check_image_size",
     "choose_device",
@@ -39,8 +41,10 @@ __all__ = [
     "list_class_weights",
     "set_class_weights",
     "weigh_classes",
+    "with_schedule",
 ]
 
+_CHUNK_SIZE, _SEGMENT_LENGTH = 25, 50  # where neither the configuration nor a plan says otherwise
 _RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
@@ -87,14 +91,51 @@ def build_model(config: Config) -> VideoModel:
     rnn, hidden_size = _build_rnn(config.model, num_features)
     decoder = nn.Linear(hidden_size, len(choose_phase_names(config.data)))
     criterion = nn.CrossEntropyLoss(ignore_index=-100)
-    transform, memory = FrameTransform(), config.memory
-    if not memory.enabled:
+    transform = FrameTransform()
+    if not config.memory.enabled:
         return VideoModel(PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion))
-    return VideoModel(
-        ChunkedEncoder(encoder, memory.chunk_size, transform=transform),
-        rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, memory.segment_length),
-        SegmentedLoss(decoder, criterion, memory.segment_length),
+    model = VideoModel(
+        ChunkedEncoder(encoder, _CHUNK_SIZE, transform=transform),
+        rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, _SEGMENT_LENGTH),
+        SegmentedLoss(decoder, criterion, _SEGMENT_LENGTH),
     )
+    try:
+        build_schedule(config.memory).apply(model)
+    except ValueError as error:
+        raise ConfigError(f"memory.keep_depth={config.memory.keep_depth}: {error}") from error
+    return model
+
+
+def build_schedule(memory: MemoryConfig) -> Schedule:
+    """Return the schedule that the configuration gives, with defaults for what it leaves open."""
+    inner = memory.segment_length or _SEGMENT_LENGTH
+    return Schedule(
+        chunk_size=memory.chunk_size or _CHUNK_SIZE,
+        segment_length=inner if memory.outer_segment_length is None else (memory.outer_segment_length, inner),
+        loss_segment_length=memory.loss_segment_length,
+        keep=Keep(
+            depth=0 if memory.keep_depth is None else memory.keep_depth,
+            chunks=memory.keep_chunks or 1,
+            frozen=memory.keep_frozen is not False,
+        ),
+    )
+
+
+def with_schedule(config: Config, schedule: Schedule) -> Config:
+    """Return the configuration with every key of a schedule filled in: it gives that schedule without a plan."""
+    levels = schedule.segment_length
+    outer, inner = (None, levels) if isinstance(levels, int) else (levels[0], levels[-1])
+    memory = replace(
+        config.memory,
+        chunk_size=schedule.chunk_size,
+        segment_length=inner,
+        outer_segment_length=outer,
+        loss_segment_length=schedule.loss_segment_length,
+        keep_depth=float(schedule.keep.depth),
+        keep_chunks=schedule.keep.chunks,
+        keep_frozen=schedule.keep.frozen,
+    )
+    return replace(config, memory=memory)
 
 
 def check_image_size(model: VideoModel, image_size: int) -> None:
