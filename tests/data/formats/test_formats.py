@@ -547,3 +547,100 @@ def test_overlaps_by_priority(tmp_path: Path, write_images: Writer, write_text: 
         assert video.phases.tolist() == expected
     with pytest.raises(DataError, match="overlap_priority names clipp; expected some of rest, cut, clip"):
         read_one("frames", tmp_path, "x", names=names, frame_rate=1.0, priority=("clipp",))
+
+
+# --- names of every kind ---
+
+
+@pytest.mark.parametrize("video_id", ["video 01", "case.v2.01", "胆嚢 01", "Операция 1", "été"])
+@pytest.mark.parametrize("from_frames", [False, True])
+def test_names_that_are_not_ascii(
+    video_id: str, from_frames: bool, tmp_path: Path, write_film: Writer, write_images: Writer, write_text: Writer
+) -> None:
+    """Case 87."""
+    root = tmp_path / "Vidéos été" / "Операция 1" / "胆嚢 01"
+    if from_frames:
+        write_images(root / "frames" / video_id, {f"{k}.png": k for k in range(50)})
+    else:
+        write_film(root / "videos" / f"{video_id}.mp4", 50)
+    labels = ["Preparation"] * 25 + ["ClippingCutting"] * 25
+    write_text(root / "phase_annotations" / f"{video_id}-phase.txt", "Frame\tPhase\n" + rows(labels))
+    assert open_set("cholec80", root).video_ids == [video_id]
+    assert read_one("cholec80", root, video_id, frame_rate=25.0).phases.tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("preparation ", None),
+        ("preparation", None),
+        ("Preparation", r"x\.csv:2: unknown phase 'Preparation'; expected one of preparation, calot triangle"),
+        ("Calot Triangle Dissection", r"x\.csv:2: unknown phase 'Calot Triangle Dissection'"),
+    ],
+)
+def test_spelling_of_phases(
+    text: str, message: str | None, tmp_path: Path, write_images: Writer, write_text: Writer
+) -> None:
+    """Case 91: blanks at the end do not matter, all else does."""
+    write_images(tmp_path / "frames" / "x", {"1.png": 1})
+    write_text(tmp_path / "annotations" / "x.csv", f"second,phase\n0,{text}\n")
+    names = ["preparation", "calot triangle"]
+    if message is None:
+        assert read_one("frames", tmp_path, "x", names=names, frame_rate=1.0).phases.tolist() == [0]
+    else:
+        with pytest.raises(DataError, match=message):
+            read_one("frames", tmp_path, "x", names=names, frame_rate=1.0)
+
+
+def test_an_id_that_the_names_lack_is_declared_as_no_label(
+    tmp_path: Path, write_images: Writer, write_text: Writer
+) -> None:
+    """Case 91: labels use 0, and the list of names begins at 1: 0 is background, and must be said to be."""
+    write_images(tmp_path / "frames" / "x", {f"{k}.png": k for k in range(1, 4)})
+    write_text(tmp_path / "annotations" / "x.csv", "second,phase\n0,background\n1,cut\n2,clip\n")
+    with pytest.raises(DataError, match=r"x\.csv:2: unknown phase 'background'"):
+        read_one("frames", tmp_path, "x", names=["cut", "clip"], frame_rate=1.0)
+    video = read_one("frames", tmp_path, "x", names=["cut", "clip"], frame_rate=1.0, ignored=("background",))
+    assert video.phases.tolist() == [NONE, 0, 1]
+
+
+def test_videos_without_annotation_are_all_named(tmp_path: Path, write_film: Writer, write_text: Writer) -> None:
+    """Case 95: three videos, two annotations; what is not asked for need not have one."""
+    for number in (1, 2, 3):
+        write_film(tmp_path / "videos" / f"video{number:02d}.mp4", 25)
+        if number != 2:
+            path = tmp_path / "phase_annotations" / f"video{number:02d}-phase.txt"
+            write_text(path, "Frame\tPhase\n" + rows(["Preparation"] * 25))
+    data_set = open_set("cholec80", tmp_path)
+    options: dict[str, Any] = {"fps": 1.0, "image_size": 16, "cache_dir": None, "progress": False}
+    with pytest.raises(DataError, match=r"1 file\(s\) of the data set are missing:\n  .*video02-phase\.txt$"):
+        read_videos(data_set, data_set.video_ids, **options)
+    assert len(read_videos(data_set, ["video01", "video03"], **options)) == 2
+
+
+# --- damage ---
+
+
+@pytest.mark.parametrize("corrupt", ["error", "repeat"])
+def test_a_damaged_stretch_moves_no_label(
+    corrupt: str, tmp_path: Path, write_images: Writer, write_text: Writer, read_number: Reader, caplog: Any
+) -> None:
+    """Images 4 and 5 are broken: an error, or the last good one three times, said in the log; no label moves."""
+    folder = write_images(tmp_path / "frames" / "x", {f"{k}.png": k for k in range(1, 9)})
+    for number in (4, 5):
+        (folder / f"{number}.png").write_bytes(b"")
+    write_text(tmp_path / "annotations" / "x.csv", "second,phase\n" + rows(["a"] * 5 + ["b"] * 3, separator=","))
+    options: dict[str, Any] = {"names": ["a", "b"], "frame_rate": 1.0, "cache_dir": tmp_path / "cache"}
+    if corrupt == "error":
+        with pytest.raises(DataError, match=r"4\.png cannot be decoded"):
+            read_one("frames", tmp_path, "x", **options)
+        return
+    video = read_one("frames", tmp_path, "x", corrupt="repeat", **options)
+    assert spell(video, read_number) == [1, 2, 3, 3, 3, 6, 7, 8]
+    assert video.phases.tolist() == [0] * 5 + [1] * 3
+    assert "2 of 8 sampled frames" in caplog.text
+    caplog.clear()
+    read_one("frames", tmp_path, "x", corrupt="repeat", **options)  # from the cache: said again
+    assert "2 of 8 sampled frames" in caplog.text
+    with pytest.raises(DataError, match="2 of 8 sampled frames cannot be decoded"):
+        read_one("frames", tmp_path, "x", **options)
