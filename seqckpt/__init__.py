@@ -25,7 +25,7 @@ from seqckpt.core import (
     checkpointed_scan,
     is_replaying,
 )
-from seqckpt.memory import find_best_reset_points, suggest_checkpoint_location, trace_memory
+from seqckpt.memory import find_best_reset_points, plan_schedule, suggest_checkpoint_location, trace_memory
 
 __all__ = [
     "Checkpointed",
@@ -38,6 +38,7 @@ __all__ = [
     "checkpointed_scan",
     "find_best_reset_points",
     "is_replaying",
+    "plan_schedule",
     "suggest_checkpoint_location",
     "trace_memory",
 ]
