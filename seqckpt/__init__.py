@@ -25,6 +25,7 @@ from seqckpt.core import (
     checkpointed_scan,
     is_replaying,
 )
+from seqckpt.memory import find_best_reset_points, plan_schedule, suggest_checkpoint_location, trace_memory
 
 __all__ = [
     "Checkpointed",
@@ -35,5 +36,9 @@ __all__ = [
     "check_replay",
     "checkpoint_sequential",
     "checkpointed_scan",
+    "find_best_reset_points",
     "is_replaying",
+    "plan_schedule",
+    "suggest_checkpoint_location",
+    "trace_memory",
 ]

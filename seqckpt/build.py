@@ -7,15 +7,15 @@ config.train -> device, optimiser, settings, class weights
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import nn
 
-from seqckpt.config import Config, DataConfig, ModelConfig, sample_root
-from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
+from seqckpt.config import Config, DataConfig, MemoryConfig, ModelConfig, sample_root
+from seqckpt.core import ChunkedEncoder, Keep, Schedule, SegmentedLoss, SegmentedRNN
 from seqckpt.data import (
     SAMPLE_SPLIT,
     Augmentation,
@@ -35,6 +35,7 @@ from seqckpt.data import (
     sample_videos,
 )
 from seqckpt.errors import ConfigError
+from seqckpt.memory import Fixed, Sample, hold_chunk_size, measure, resolve_budget, solve
 from seqckpt.models import (
     FrameTransform,
     NoRecurrence,
@@ -48,9 +49,11 @@ from seqckpt.models import (
 from seqckpt.training import TrainSettings, build_adamw, inverse_frequency
 
 __all__ = [
+    "Planning",
     "Videos",
     "build_model",
     "build_optimiser",
+    "build_schedule",
     "build_settings",
     "check_image_size",
     "choose_videos",
@@ -60,10 +63,12 @@ __all__ = [
     "find_unusable_names",
     "read_videos",
     "set_class_weights",
+    "with_schedule",
 ]
 
 _SAMPLE_SEED = 0
 _USUAL_WINDOW = 500
+_CHUNK_SIZE, _SEGMENT_LENGTH = 25, 50  # where neither the configuration nor a plan says otherwise
 _RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
@@ -119,13 +124,92 @@ def build_model(config: Config) -> VideoModel:
     rnn, hidden_size = _build_rnn(config.model, num_features)
     decoder = nn.Linear(hidden_size, len(config.data.phase_names))
     criterion = nn.CrossEntropyLoss(ignore_index=-100)
-    transform, memory = FrameTransform(), config.memory
-    if not memory.enabled:
+    transform = FrameTransform()
+    if not config.memory.enabled:
         return VideoModel(PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion))
-    return VideoModel(
-        ChunkedEncoder(encoder, memory.chunk_size, transform=transform),
-        rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, memory.segment_length),
-        SegmentedLoss(decoder, criterion, memory.segment_length),
+    model = VideoModel(
+        ChunkedEncoder(encoder, _CHUNK_SIZE, transform=transform),
+        rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, _SEGMENT_LENGTH),
+        SegmentedLoss(decoder, criterion, _SEGMENT_LENGTH),
+    )
+    try:
+        build_schedule(config.memory).apply(model)
+    except ValueError as error:
+        raise ConfigError(f"memory.keep_depth={config.memory.keep_depth}: {error}") from error
+    return model
+
+
+def build_schedule(memory: MemoryConfig) -> Schedule:
+    """Return the schedule that the configuration gives, with defaults for what it leaves open."""
+    inner = memory.segment_length or _SEGMENT_LENGTH
+    return Schedule(
+        chunk_size=memory.chunk_size or _CHUNK_SIZE,
+        segment_length=inner if memory.outer_segment_length is None else (memory.outer_segment_length, inner),
+        loss_segment_length=memory.loss_segment_length,
+        keep=Keep(
+            depth=0 if memory.keep_depth is None else memory.keep_depth,
+            chunks=memory.keep_chunks or 1,
+            frozen=memory.keep_frozen is not False,
+        ),
+    )
+
+
+def with_schedule(config: Config, schedule: Schedule) -> Config:
+    """Return the configuration with every key of a schedule filled in: it gives that schedule without a plan."""
+    levels = schedule.segment_length
+    outer, inner = (None, levels) if isinstance(levels, int) else (levels[0], levels[-1])
+    memory = replace(
+        config.memory,
+        chunk_size=schedule.chunk_size,
+        segment_length=inner,
+        outer_segment_length=outer,
+        loss_segment_length=schedule.loss_segment_length,
+        keep_depth=float(schedule.keep.depth),
+        keep_chunks=schedule.keep.chunks,
+        keep_frozen=schedule.keep.frozen,
+    )
+    return replace(config, memory=memory)
+
+
+class Planning:
+    """The choice of a schedule for a model under the configuration's budget: pieces are measured once, when made.
+
+    `clips` are those of training; the sample is the largest batch of them. Raises BudgetError, in the words of the
+    configuration, where `choose` finds that nothing fits.
+    """
+
+    def __init__(
+        self, config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer
+    ) -> None:
+        batch = sorted(clips, key=len, reverse=True)[: config.train.batch_size]
+        if config.data.num_workers:  # these load clips into memory; without them frames are read when needed
+            batch = [clip.load() for clip in batch]
+        sample = Sample([clip.frames for clip in batch], [clip.targets for clip in batch])
+        self.model, self.sample, self.optimiser = model.train(), sample, optimiser
+        budget = config.memory.budget or "auto"
+        self.budget_bytes = resolve_budget(budget, model, sample, optimiser=optimiser)
+        self.fixed = hold_chunk_size(model, _fixed_by(config.memory))
+        self.costs = measure(model, sample, optimiser=optimiser, budget_bytes=self.budget_bytes)
+
+    def choose(self, budget_bytes: int | None = None) -> Schedule:
+        """Return the fastest schedule within the configuration's budget, or another one."""
+        return solve(self.costs, self.budget_bytes if budget_bytes is None else budget_bytes, self.fixed)
+
+    @property
+    def resident_bytes(self) -> int:
+        """What is there before a first step: parameters and frames; the optimiser's state comes with the step."""
+        return self.costs.parameter_bytes + self.costs.frame_bytes
+
+
+def _fixed_by(memory: MemoryConfig) -> Fixed:
+    inner, outer = memory.segment_length, memory.outer_segment_length
+    return Fixed(
+        chunk_size=memory.chunk_size,
+        segment_length=inner if inner is None or outer is None else (outer, inner),
+        loss_segment_length=memory.loss_segment_length,
+        depth=memory.keep_depth,
+        chunks=memory.keep_chunks,
+        frozen=memory.keep_frozen,
     )
 
 
@@ -185,7 +269,7 @@ def fill_frame_cache(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> list
 
 
 def choose_window(data: DataConfig) -> int:
-    """Return how many frames evaluation takes at once; any number gives the same predictions."""
+    """Return how many frames are taken at once where any will do: in evaluation, and to profile whole videos."""
     return _USUAL_WINDOW if isinstance(data.clip_length, str) else data.clip_length
 
 

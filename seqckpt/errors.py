@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["ConfigError", "DataError", "ReplayError", "SnapshotError", "TrainingError", "UsageError"]
+__all__ = ["BudgetError", "ConfigError", "DataError", "ReplayError", "SnapshotError", "TrainingError", "UsageError"]
 
 
 class UsageError(ValueError):
@@ -11,6 +11,14 @@ class UsageError(ValueError):
 
 class ConfigError(UsageError):
     """The configuration is wrong: an unknown key, a wrong type, a missing or impossible value."""
+
+
+class BudgetError(UsageError):
+    """A budget of memory cannot be met; `needed_bytes` is the smallest that can."""
+
+    def __init__(self, message: str, *, needed_bytes: int) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
 
 
 class DataError(UsageError):

@@ -163,7 +163,7 @@ def test_what_is_written_loads_again_to_an_equal_config(tmp_path: Path) -> None:
         ("model.dropout=0.5", "model.dropout=0.5: it acts between layers, so expected model.num_layers of at least 2"),
         ("data.split.test=3", "data.split.test=3 (command line): expected a list, such as [1, 4-8] or null"),
         ("data.phase_names=[a,a]", "data.phase_names=['a', 'a']: expected at least two names, each of them once"),
-        ("memory=4", "memory=4 (command line): a section, with the keys memory.enabled, memory.chunk_size"),
+        ("memory=4", "memory=4 (command line): a section, with the keys memory.enabled, memory.budget"),
         ("train.epochs", "'train.epochs' (command line): expected key=value"),
         ("train.epochs=[", "train.epochs=[ (command line): the value is not valid YAML"),
         ("data.root=${nope}", "data.root (command line): Interpolation key 'nope' not found"),

@@ -16,6 +16,7 @@ from typing import TextIO
 
 from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
+from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
 from seqckpt.errors import TrainingError, UsageError
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (TRAIN, CACHE)}
+_COMMANDS = {command.name: command for command in (TRAIN, PROFILE, CACHE)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -14,7 +14,9 @@ from seqckpt import build, training
 from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command
 from seqckpt.config import Config, load_config, write_config
-from seqckpt.units import format_seconds
+from seqckpt.data import Clip
+from seqckpt.models import VideoModel
+from seqckpt.units import format_bytes, format_seconds
 
 __all__ = ["TRAIN"]
 
@@ -32,19 +34,23 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     videos = build.read_videos(config.data, ids)
     build.set_class_weights(model, config.train.class_weights, videos.train, num_phases=len(phase_names))
     model.to(device)
+    optimiser = build.build_optimiser(model, config)
+    clips = videos.clips(config.data.clip_length)
+    config, budget = _plan(config, model, clips, optimiser)
     print(_describe(config, videos, device, path), flush=True)
     with training.open_run_directory(path):
         write_text(path / "config.yaml", write_config(config))
         trainer = training.Trainer(
             model,
-            build.build_optimiser(model, config),
+            optimiser,
             build.build_settings(config),
             folder=path,
             num_phases=len(phase_names),
             extra={"phase_names": phase_names, "config": write_config(config)},
+            budget=budget,
         )
         try:
-            trainer.fit(videos.clips(config.data.clip_length), videos.val)
+            trainer.fit(clips, videos.val)
         except KeyboardInterrupt:
             print(f"saved {path / 'last.pt'} after step {trainer.progress.step}", file=sys.stderr)
             raise
@@ -54,6 +60,26 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
         f"{len(videos.test)} videos), {format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
     )
     return 0
+
+
+def _plan(
+    config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer
+) -> tuple[Config, training.Budget | None]:
+    """Choose and set a schedule where there is a budget; the configuration returned has it filled in."""
+    if config.memory.budget is None:
+        return config, None
+    planning = build.Planning(config, model, clips, optimiser)
+    schedule = planning.choose()
+    schedule.apply(model)
+    print(f"planned for {format_bytes(planning.budget_bytes)}: {schedule}", flush=True)
+
+    def replan(factor: float) -> str:
+        again = planning.choose(round(planning.budget_bytes / factor))
+        again.apply(model)
+        return str(again)
+
+    budget = training.Budget(planning.budget_bytes, planning.resident_bytes, replan)
+    return build.with_schedule(config, schedule), budget
 
 
 def _finish(
@@ -93,7 +119,7 @@ def _finish(
 def _describe(config: Config, videos: build.Videos, device: torch.device, path: Path) -> str:
     model, memory = config.model, config.memory
     over_time = "each frame by itself" if model.rnn == "none" else f"{model.rnn} {model.hidden_size}"
-    saving = f"chunks of {memory.chunk_size}, segments of {memory.segment_length}" if memory.enabled else "plain run"
+    saving = str(build.build_schedule(memory)) if memory.enabled else "plain run"
     counts = f"{len(videos.train)} videos to train, {len(videos.val)} to validate, {len(videos.test)} to test"
     return f"{model.encoder} + {over_time} on {_describe_device(device)}, {saving}; {counts}; results in {path}"
 

@@ -16,6 +16,7 @@ from seqckpt.config.check import describe_type, nearest_key, show, show_pair, wh
 from seqckpt.config.files import find_config, sample_root
 from seqckpt.config.schema import Config, list_keys
 from seqckpt.errors import ConfigError
+from seqckpt.units import parse_bytes
 
 __all__ = ["describe_keys", "load_config", "write_config"]
 
@@ -151,9 +152,25 @@ def _find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     dropout = values.get("model.dropout", 0)
     if dropout > 0 and values.get("model.num_layers") == 1 and values.get("model.rnn") != "none":
         yield f"model.dropout={dropout}: it acts between layers, so expected model.num_layers of at least 2"
+    yield from _find_impossible_memory(values)
     names = list(values.get("data.phase_names", ["", " "]))
     if len(set(names)) != len(names) or len(names) < 2:
         yield f"data.phase_names={names}: expected at least two names, each of them once"
+
+
+def _find_impossible_memory(values: Mapping[str, Any]) -> Iterator[str]:
+    budget = values.get("memory.budget")
+    if budget is not None and not values.get("memory.enabled", True):
+        yield f"memory.budget={budget}: the plain run (memory.enabled=false) has nothing to plan"
+    if budget not in (None, "auto"):
+        try:
+            if parse_bytes(budget) <= 0:
+                yield f"memory.budget={budget}: expected more than 0 bytes, such as 8GiB, or auto"
+        except ValueError as error:
+            yield f"memory.budget: {error}, or auto"
+    outer, inner = values.get("memory.outer_segment_length"), values.get("memory.segment_length")
+    if outer is not None and (inner is None or inner >= outer):
+        yield f"memory.outer_segment_length={outer}: expected a shorter memory.segment_length inside, got {show(inner)}"
 
 
 def _without_gaps(config: Any) -> Config:

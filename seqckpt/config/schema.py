@@ -115,9 +115,25 @@ class ModelConfig:
 
 @dataclass
 class MemoryConfig:
+    """Keys that are null have their default; under a budget they are planned, and what is given is kept."""
+
     enabled: bool = _key(True, "true: chunks and segments, recomputed in backward; false: the plain run")
-    chunk_size: int = _key(25, "frames that go through the encoder at once", at_least=1)
-    segment_length: int = _key(50, "time steps of the recurrent network between two stored states", at_least=1)
+    budget: str | None = _key(None, "most memory for a step, such as 8GiB, or auto: plans the keys below that are null")
+    chunk_size: int | None = _key(None, "frames that go through the encoder at once; null: 25, or planned", at_least=1)
+    segment_length: int | None = _key(
+        None, "time steps of the recurrent network between two stored states; null: 50, or planned", at_least=1
+    )
+    outer_segment_length: int | None = _key(None, "a second, longer level of segments around those", at_least=2)
+    loss_segment_length: int | None = _key(
+        None, "frames per segment of the loss; null: as above, or planned", at_least=1
+    )
+    keep_depth: float | None = _key(
+        None, "last stages of the encoder that are kept, not recomputed; null: 0, or planned", at_least=0
+    )
+    keep_chunks: int | None = _key(None, "last chunks that are kept whole; null: 1, or planned", at_least=1)
+    keep_frozen: bool | None = _key(
+        None, "true: the output of frozen first stages is stored; false: recomputed; null: true, or planned"
+    )
 
 
 @dataclass

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 from seqckpt.core.closures import modules_of, trains
 from seqckpt.core.cuts import balanced_spans, check_length
 from seqckpt.core.replay import Loop, replay_loop
-from seqckpt.core.stages import Stage, find_stages
+from seqckpt.core.stages import Stage, find_stages, writes_into_input
 from seqckpt.errors import ReplayError
 from seqckpt.transparent import hide_in_state_dict
 
@@ -49,18 +49,22 @@ class Keep:
         depth: the number of last stages whose graphs are kept for every chunk: late stages cost few bytes for the
             time that they save. Stages are the children of an nn.Sequential, those of nn.Sequentials inside it
             counted one by one, or the calls in a forward that torch.fx can trace; `ChunkedEncoder.stages` lists them.
+            2.5 means 2 stages of every chunk, and of the last half of the chunks a third one.
         chunks: the number of last chunks kept whole; the first one is free, since its graph and any other chunk's
             replay are never alive together.
         frozen: whether stages in front that nothing trains are run once and their output stored (True), or replayed
             like the rest (False), which costs their time but not the bytes of that output.
     """
 
-    depth: int = 0
+    depth: float = 0
     chunks: int = 1
     frozen: bool = True
 
     def __post_init__(self) -> None:
-        check_length(self.depth, "keep.depth", at_least=0)
+        if not isinstance(self.depth, float):
+            check_length(self.depth, "keep.depth", at_least=0)
+        elif not 0 <= self.depth < float("inf"):
+            raise ValueError(f"keep.depth is {self.depth}; expected a number of stages of at least 0")
         check_length(self.chunks, "keep.chunks")
 
 
@@ -178,7 +182,9 @@ class ChunkedEncoder(nn.Module):
         spans = balanced_spans(len(rows), self.chunk_size)
         before_encoder = isinstance(rows, Tensor) and rows.requires_grad
         before_encoder |= self.transform is not None and trains(self.transform)
-        frozen, forgotten, kept = self._parts(before_encoder)
+        stages, num_frozen = self._stages(before_encoder)
+        first_kept = self._first_kept(len(stages), num_frozen, len(spans))
+        frozen, any_kept = stages[:num_frozen], min(first_kept) < len(stages)
         _refuse_unequal_sync_batch_norm(self.encoder, len(spans))
 
         def load(k: int, x: Any) -> Tensor:
@@ -186,22 +192,28 @@ class ChunkedEncoder(nn.Module):
             return x if self.transform is None else self.transform(x)
 
         def run(k: int, x: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-            return _through(forgotten, x if frozen else load(k, x)), None
+            return _through(stages[num_frozen : first_kept[k]], x if frozen else load(k, x)), None
+
+        def finish(k: int, y: Any) -> Any:
+            kept = stages[first_kept[k] :]
+            if kept and len(set(first_kept)) > 1 and writes_into_input(kept[0]):
+                y = tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, y)  # other chunks are cut elsewhere
+            return _through(kept, y)
 
         loop = Loop(
             run=run,
             name="chunk",
             spans=spans,
             prepare=(lambda k, x: _through(frozen, load(k, x))) if frozen else None,
-            finish=(lambda k, y: _through(kept, y)) if kept else None,
+            finish=finish if any_kept else None,
             modules=[self.encoder, *([] if self.transform is None else modules_of(self.transform))],
             num_kept=self.keep.chunks,
             check=self.check_replay,
         )
         return replay_loop(loop, (rows,) if isinstance(rows, Tensor) else (), None)[0]
 
-    def _parts(self, trains_before: bool) -> tuple[list[Stage], list[Stage], list[Stage]]:
-        """The encoder's stages: frozen ones in front, those to be replayed, those whose graph is kept."""
+    def _stages(self, trains_before: bool) -> tuple[list[Stage], int]:
+        """The encoder's stages, and how many frozen ones in front are run once; the encoder itself if it is not cut."""
         stages = list(find_stages(self.encoder, trace=self.keep.depth > 0))
         num_frozen = 0
         if self.keep.frozen and not trains_before:
@@ -214,10 +226,16 @@ class ChunkedEncoder(nn.Module):
                 f"keep.depth is {self.keep.depth}, but the encoder, as it is now, cannot be cut in stages: hooks on "
                 "it, or a forward that depends on values, forbid it"
             )
-        first_kept = max(len(stages) - self.keep.depth, num_frozen)
-        if num_frozen == 0 and first_kept == len(stages):
-            return [], [self.encoder], []  # whole: with its own hooks, or compiled
-        return stages[:num_frozen], stages[num_frozen:first_kept], stages[first_kept:]
+        if num_frozen == 0 and not self.keep.depth:
+            return [self.encoder], 0  # whole: with its own hooks, or compiled
+        return stages, num_frozen
+
+    def _first_kept(self, num_stages: int, num_frozen: int, num_chunks: int) -> list[int]:
+        """For each chunk, the stage from which on its graph is kept."""
+        depth, rest = divmod(self.keep.depth, 1)
+        num_forgotten = max(0, num_chunks - self.keep.chunks)
+        first_deeper = num_forgotten - round(rest * num_forgotten)
+        return [max(num_stages - int(depth) - (k >= first_deeper and rest > 0), num_frozen) for k in range(num_chunks)]
 
 
 def _through(stages: Sequence[Stage], x: Any) -> Any:

@@ -215,10 +215,12 @@ class Record:
         finish, graph = self.finishes.pop(k, None), self.kept.pop(k, None)
         if all(g is None for g in (*grad_y, *grad_state)):
             return [None] * len(self.inputs), [None] * len(tree_flatten(self.states[k])[0])
+        has_finish = finish is not None
         if finish is not None:
             grad_y = _backward(finish, grad_y, sums)
+            finish = None  # what it started from is not needed while the rest is replayed
         if graph is None:
-            graph = self.replay(k, finish=finish is None)
+            graph = self.replay(k, finish=not has_finish)
         grads = _backward(graph, [*grad_y, *grad_state], sums)
         return grads[: len(graph.x)], grads[len(graph.x) :]
 

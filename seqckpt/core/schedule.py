@@ -12,6 +12,7 @@ from seqckpt.core.chunked_encoder import ChunkedEncoder, Keep
 from seqckpt.core.cuts import check_length, check_levels
 from seqckpt.core.segmented_loss import SegmentedLoss
 from seqckpt.core.segmented_rnn import SegmentedRNN
+from seqckpt.units import format_bytes
 
 __all__ = ["Schedule"]
 
@@ -25,6 +26,13 @@ class Schedule:
         segment_length: time steps per segment of the recurrent network, or nested levels such as (250, 25).
         loss_segment_length: frames per segment of decoder and loss; None: the (innermost) segment_length.
         keep: what of the encoder is kept; see Keep.
+        predicted_peak_bytes: most memory of a step, parameters and all; this and the following are None unless the
+            schedule was planned (seqckpt.plan_schedule).
+        predicted_step_seconds: forward and backward of a step.
+        predicted_plain_peak_bytes, predicted_plain_step_seconds: the same of the plain run.
+        recompute_fraction: seconds of what is run again over those of one forward.
+        ratio_to_limit: predicted seconds over those of a step that keeps as many whole chunks as the budget holds and
+            replays the others at the plain run's speed; below 1 where cuts by depth or better kernels beat that.
 
     >>> Schedule.from_dict(Schedule(chunk_size=25, segment_length=(250, 25)).to_dict()).segment_length
     (250, 25)
@@ -34,6 +42,12 @@ class Schedule:
     segment_length: int | Sequence[int]
     loss_segment_length: int | None = None
     keep: Keep = field(default_factory=Keep)
+    predicted_peak_bytes: int | None = None
+    predicted_step_seconds: float | None = None
+    predicted_plain_peak_bytes: int | None = None
+    predicted_plain_step_seconds: float | None = None
+    recompute_fraction: float | None = None
+    ratio_to_limit: float | None = None
 
     def __post_init__(self) -> None:
         check_length(self.chunk_size, "chunk_size")
@@ -56,6 +70,31 @@ class Schedule:
             else:
                 part.segment_length = self.loss_segment_length or levels[-1]
         return model
+
+    def __str__(self) -> str:
+        keep = self.keep
+        kept = [
+            f"the last {keep.depth} stages" if keep.depth else "",
+            f"{keep.chunks} last chunks" if keep.chunks > 1 else "",
+        ]
+        parts = [
+            f"chunks of {self.chunk_size}",
+            f"segments of {self.segment_length}",
+            f"loss segments of {self.loss_segment_length}" if self.loss_segment_length else "",
+            "kept: " + " and ".join(filter(None, kept)) if any(kept) else "",
+            "" if keep.frozen else "frozen stages replayed",
+        ]
+        if self.predicted_peak_bytes is not None:
+            parts.append(f"peak {format_bytes(self.predicted_peak_bytes)}")
+        if self.predicted_plain_peak_bytes is not None:
+            parts[-1] += f" (plain {format_bytes(self.predicted_plain_peak_bytes)})"
+        if self.predicted_step_seconds is not None:
+            parts.append(f"{self.predicted_step_seconds:.3g} s a step")
+        if self.predicted_plain_step_seconds is not None:
+            parts[-1] += f" (plain {self.predicted_plain_step_seconds:.3g} s)"
+        if self.recompute_fraction is not None:
+            parts.append(f"{self.recompute_fraction:.0%} of a forward recomputed")
+        return ", ".join(filter(None, parts))
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, lists and dicts only."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, fx, nn
 
-__all__ = ["Stage", "find_stages"]
+__all__ = ["Stage", "find_stages", "writes_into_input"]
 
 
 class Stage(Protocol):
@@ -55,16 +55,19 @@ def _is_row(module: nn.Module) -> bool:
 def _walk(row: nn.Module) -> Iterator[nn.Module]:
     """The children of a row, and those of the rows among them; one used twice counts twice."""
     for stage in row._modules.values():
-        if stage is None:
-            continue
-        if _is_row(stage) and len(stage._modules) and not any(_is_in_place(child) for child in stage._modules.values()):
+        if stage is not None and len(stage._modules) and _is_open(stage):
             yield from _walk(stage)
-        else:
+        elif stage is not None:
             yield stage
 
 
-def _is_in_place(module: nn.Module | None) -> bool:
-    """A layer that writes into its input is not parted from the layer before: what is handed over would be changed."""
+def _is_open(module: nn.Module) -> bool:
+    """Whether a module inside an encoder is cut further."""
+    return _is_row(module) and not any(writes_into_input(child) for child in module._modules.values())
+
+
+def writes_into_input(module: Any) -> bool:
+    """Whether it is a layer that says so; inside nested rows and traced forwards it is not parted from its input."""
     return getattr(module, "inplace", False) is True
 
 
@@ -78,7 +81,7 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if any(m is module for module in self.wrapped):
             return False
-        return not _is_row(m) or any(_is_in_place(child) for child in m._modules.values())
+        return not _is_open(m)
 
     def create_arg(self, a: Any) -> Any:
         if isinstance(a, Tensor) and not any(a is own for own in chain(self.root.parameters(), self.root.buffers())):
@@ -129,7 +132,7 @@ def _cut(encoder: nn.Module, graph: fx.Graph) -> list[Stage] | None:
 
 def _writes(encoder: nn.Module, node: fx.Node) -> bool:
     if node.op == "call_module":
-        return _is_in_place(encoder.get_submodule(str(node.target)))
+        return writes_into_input(encoder.get_submodule(str(node.target)))
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return node.kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
 

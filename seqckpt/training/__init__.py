@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from seqckpt.training.budget import Budget
 from seqckpt.training.class_weights import inverse_frequency
 from seqckpt.training.evaluation import VideoPrediction, predict_videos, score
 from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
@@ -12,6 +13,7 @@ from seqckpt.training.snapshot import load_snapshot, save_snapshot
 from seqckpt.training.trainer import Trainer, TrainSettings
 
 __all__ = [
+    "Budget",
     "InterruptFlag",
     "TrainSettings",
     "Trainer",

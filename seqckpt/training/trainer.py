@@ -12,6 +12,7 @@ from __future__ import annotations
 import csv
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from seqckpt.errors import TrainingError
 from seqckpt.memory import PeakMeter
 from seqckpt.models import VideoModel
 from seqckpt.progress import progress_bar
+from seqckpt.training.budget import Budget, is_out_of_memory
 from seqckpt.training.evaluation import predict_videos, score
 from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
 from seqckpt.training.optimiser import learning_rate_factor
@@ -97,7 +99,7 @@ class Trainer:
     """Train `model` on clips and write into `folder`: last.pt, best.pt, metrics.csv (epochs) and steps.csv (steps).
 
     `extra` is saved in every snapshot (names of the phases, the config's text). `print_line` takes the line that is
-    written after each epoch.
+    written after each epoch. `budget` watches the first step, see Budget.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Trainer:
         num_phases: int,
         extra: Mapping[str, Any],
         print_line: Callable[[str], object] = tqdm.write,
+        budget: Budget | None = None,
     ) -> None:
         self.model = model
         self.optimiser = optimiser
@@ -118,6 +121,7 @@ class Trainer:
         self.num_phases = num_phases
         self.extra = dict(extra)
         self.print_line = print_line
+        self.budget = budget
         self.device = next(model.parameters()).device
         self.progress = Progress()
         self.meter = PeakMeter(self.device)
@@ -189,25 +193,21 @@ class Trainer:
         progress, loading_seconds, started = self.progress, self.waiting.take(), time.perf_counter()
         self.meter.start()
         self.model.train()
-        self._predicted.clear()
         lr = self.settings.lr * learning_rate_factor(progress.step, num_steps, warmup=self.settings.warmup)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
 
-        targets = [clip.targets for clip in clips]
-        loss, _ = self.model([clip.frames for clip in clips], targets)
-        loss_value = loss.item()
-        self._check_finite("loss", loss_value, clips)
-        loss.backward()
-        norm = self._clip_gradients()
-        self._check_finite("gradient", norm, clips)
-        self.optimiser.step()
+        with nullcontext() if self.budget is None else self.budget.watching(self.device, self.print_line):
+            loss_value = self._run_within_budget(clips)
+            norm = self._clip_gradients()
+            self._check_finite("gradient", norm, clips)
+            self.optimiser.step()
         self.optimiser.zero_grad(set_to_none=True)
 
         progress.step += 1
         progress.step_in_epoch += 1
         peak_bytes = self.meter.read()
-        step = self._count(targets, loss_value)
+        step = self._count([clip.targets for clip in clips], loss_value)
         step.seconds, step.peak_bytes = loading_seconds + time.perf_counter() - started, peak_bytes or 0
         step.waiting_seconds = loading_seconds + self.waiting.take()
         progress.of_epoch.add(step)
@@ -216,6 +216,43 @@ class Trainer:
         share = step.waiting_seconds / step.seconds
         values = (progress.step, progress.epoch + 1, loss_value, lr, norm, speed, peak_bytes, share)
         return dict(zip(_STEP_COLUMNS, values, strict=True))
+
+    def _run_within_budget(self, clips: Sequence[Clip]) -> float:
+        """Forward and backward; once more, from the same random state, where memory ran out and a budget is set."""
+        random_state = torch.get_rng_state()
+        try:
+            return self._forward_and_backward(clips)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            line = None if self.budget is None else self.budget.ran_out()
+            if line is None:
+                raise self._out_of_memory(clips, error) from error
+        # Outside of `except`: the error's traceback would hold the step's tensors.
+        self.print_line(line)
+        self.optimiser.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        torch.set_rng_state(random_state)
+        try:
+            return self._forward_and_backward(clips)
+        except (RuntimeError, MemoryError) as error:
+            raise (self._out_of_memory(clips, error) if is_out_of_memory(error) else error) from error
+
+    def _forward_and_backward(self, clips: Sequence[Clip]) -> float:
+        self._predicted.clear()
+        loss, _ = self.model([clip.frames for clip in clips], [clip.targets for clip in clips])
+        loss_value = loss.item()
+        self._check_finite("loss", loss_value, clips)
+        loss.backward()
+        return loss_value
+
+    def _out_of_memory(self, clips: Sequence[Clip], error: BaseException) -> TrainingError:
+        return TrainingError(
+            f"memory ran out in step {self.progress.step + 1}, on {_name(clips)}: {str(error).splitlines()[0]}\n"
+            "Give memory.budget (such as memory.budget=8GiB, or auto), lower it, or lower memory.chunk_size, "
+            "train.batch_size or data.clip_length"
+        )
 
     def _collect(self, logits: Tensor) -> None:
         self._predicted.append(logits.argmax(dim=-1).cpu())
@@ -238,10 +275,9 @@ class Trainer:
 
     def _check_finite(self, what: str, value: float, clips: Sequence[Clip]) -> None:
         if value - value != 0:  # nan or infinite
-            names = ", ".join(f"{clip.video.video_id} frames {clip.start} to {clip.stop}" for clip in clips)
             raise TrainingError(
                 f"the {what} became {value} in step {self.progress.step + 1} (epoch {self.progress.epoch + 1}), on "
-                f"{names}. Lower train.lr or train.clip_norm; snapshots of finished epochs are in {self.folder}"
+                f"{_name(clips)}. Lower train.lr or train.clip_norm; snapshots of finished epochs are in {self.folder}"
             )
 
     def _finish_epoch(self, val_videos: Sequence[Video]) -> None:
@@ -273,6 +309,10 @@ class Trainer:
         self.save("last.pt")
         write_table(self.folder / "metrics.csv", progress.records)
         self.print_line(_describe_epoch(record, self.settings.num_epochs, is_best=is_best))
+
+
+def _name(clips: Sequence[Clip]) -> str:
+    return ", ".join(f"{clip.video.video_id} frames {clip.start} to {clip.stop}" for clip in clips)
 
 
 def _describe_step(row: Mapping[str, Any]) -> str:

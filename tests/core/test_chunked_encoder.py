@@ -20,7 +20,10 @@ from seqckpt.core import Keep, is_replaying
 from seqckpt.errors import ReplayError
 
 ROUNDING = 1e-10  # float64, another batch size: other kernels, sums in another order
-KEEPS = [Keep(), Keep(chunks=2), Keep(chunks=99), Keep(depth=1), Keep(depth=4, chunks=2), Keep(depth=7)]
+KEEPS = [
+    *(Keep(), Keep(chunks=2), Keep(chunks=99), Keep(depth=1), Keep(depth=4, chunks=2), Keep(depth=7)),
+    *(Keep(depth=0.5), Keep(depth=2.5, chunks=2), Keep(depth=6.4)),
+]
 
 
 def conv_net() -> nn.Sequential:
@@ -602,7 +605,8 @@ def test_wrong_chunk_size_is_refused_at_construction(wrong: Any) -> None:
     ("wrong", "message"),
     [
         ({"depth": -1}, r"keep\.depth is -1"),
-        ({"depth": 1.5}, r"keep\.depth is 1\.5"),
+        ({"depth": -0.5}, r"keep\.depth is -0\.5"),
+        ({"depth": float("nan")}, r"keep\.depth is nan"),
         ({"depth": "2"}, r"keep\.depth is '2'"),
         ({"chunks": 0}, r"keep\.chunks is 0"),
         ({"chunks": None}, r"keep\.chunks is None"),
@@ -621,6 +625,8 @@ class DependsOnValues(nn.Module):
 def test_deeper_keep_than_the_encoder_is_refused() -> None:
     with pytest.raises(ValueError, match=r"keep.depth is 8, but the encoder can be cut in 7 stages"):
         ChunkedEncoder(conv_net(), 4, keep=Keep(depth=8))
+    with pytest.raises(ValueError, match=r"keep.depth is 7.5, but the encoder can be cut in 7 stages"):
+        ChunkedEncoder(conv_net(), 4, keep=Keep(depth=7.5))
     with pytest.raises(ValueError, match=r"keep.depth is 1, but the encoder cannot be cut in stages"):
         ChunkedEncoder(DependsOnValues(), 4, keep=Keep(depth=1))
 

@@ -76,6 +76,10 @@ ENCODERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
         lambda: nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True)), Block()),
         2,
     ),
+    "in-place layers between stages": (
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.ELU(inplace=True)),
+        4,
+    ),
 }
 
 
@@ -92,7 +96,7 @@ def test_every_depth_gives_the_numbers_of_the_whole(name: str, training: bool) -
     encoder = make().double().train(training)
     frames = torch.randn(1, 10, 3, 6, 6, dtype=torch.float64)
     expected = None
-    for depth in range(num_stages + 1):
+    for depth in (*range(num_stages + 1), *(stage + 0.5 for stage in range(num_stages))):
         torch.manual_seed(0)
         features = ChunkedEncoder(encoder, 4, keep=Keep(depth=depth))(frames)
         values = list(features.values()) if isinstance(features, dict) else [features]
@@ -108,6 +112,14 @@ def test_kept_stages_of_a_traced_encoder_run_once() -> None:
     with count_calls(encoder.conv1) as early, count_calls(encoder.conv2) as late:
         ChunkedEncoder(encoder, 4, keep=Keep(depth=5))(torch.randn(1, 12, 3, 6, 6)).sum().backward()
     assert (len(early), len(late)) == (5, 3)
+
+
+def test_a_fraction_of_a_stage_is_kept_for_the_last_chunks() -> None:
+    """12 frames in chunks of 2: the last is kept whole, of the 5 others the last 2 keep conv2 as well."""
+    encoder = Residual()
+    with count_calls(encoder.layer1[1]) as early, count_calls(encoder.conv2) as late:
+        ChunkedEncoder(encoder, 2, keep=Keep(depth=2.4))(torch.randn(1, 12, 3, 6, 6)).sum().backward()
+    assert (len(early), len(late)) == (11, 9)
 
 
 def test_a_frozen_front_of_a_traced_encoder_runs_once() -> None:

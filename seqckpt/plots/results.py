@@ -1,13 +1,8 @@
-"""Pictures from plain records: phase ribbons, training curves, peak memory over sequence length.
-
-Figures are drawn without pyplot: no display is needed, and no global state is read or left behind. The suffix of the
-path names the format (png, svg, pdf); the file appears under its name only when it is whole.
-"""
+"""Pictures of results: phase ribbons, and training curves."""
 
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,38 +12,17 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, MultipleLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
-from seqckpt.atomic import new_file
 from seqckpt.errors import UsageError
-from seqckpt.units import format_bytes, format_seconds
+from seqckpt.plots.style import INK, MARKERS, PALETTE, draw_grid, save, tidy, write_legend
+from seqckpt.units import format_seconds
 
-__all__ = ["PALETTE", "MemoryPoint", "Ribbon", "phase_style", "plot_curves", "plot_peak_memory", "plot_ribbons"]
+__all__ = ["Ribbon", "phase_style", "plot_curves", "plot_ribbons"]
 
-# Okabe and Ito's colours, safe for the common kinds of colour blindness, ordered so that neighbours differ in
-# brightness too; then those of Paul Tol's "muted" scheme that stay apart from them.
-PALETTE = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#F0E442",
-    "#D55E00",
-    "#56B4E9",
-    "#CC79A7",
-    "#000000",
-    "#332288",
-    "#DDCC77",
-    "#882255",
-    "#44AA99",
-    "#999933",
-    "#AA4499",
-)
 _HATCHES = ("", "////", "....", "xxxx")  # one for each time round the palette
 _UNLABELLED = "#DDDDDD"
-_INK, _FAINT = "#333333", "#D0D0D0"
-_MARKERS = "osD^vP*X"
-_DOTS_PER_INCH = 150
 _MOST_INCHES = 200.0
 _TICK_STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 36000)
 
@@ -61,15 +35,6 @@ class Ribbon:
     truth: ArrayLike
     prediction: ArrayLike
     seconds: ArrayLike
-
-
-@dataclass(frozen=True)
-class MemoryPoint:
-    """Peak memory in bytes of one step over `num_frames` frames; points of one label make one line."""
-
-    label: str
-    num_frames: int
-    peak_bytes: float
 
 
 def plot_ribbons(ribbons: Sequence[Ribbon | Mapping[str, Any]], phase_names: Sequence[str], path: str | Path) -> None:
@@ -96,11 +61,11 @@ def plot_ribbons(ribbons: Sequence[Ribbon | Mapping[str, Any]], phase_names: Seq
     axes.set_ylim(len(rows) - 0.5, -0.5)
     size = min(10.0, 0.45 * 72 * row_inches)
     axes.set_yticks(range(len(rows)), [row.video_id for row in rows], fontsize=size, parse_math=False)
-    axes.set_title("each row: truth above, prediction below", loc="left", fontsize=9, color=_INK)
+    axes.set_title("each row: truth above, prediction below", loc="left", fontsize=9, color=INK)
     _time_axis(axes, end_seconds)
-    _tidy(axes, keep=("bottom",))
+    tidy(axes, keep=("bottom",))
     _phase_legend(figure, phase_names, has_unlabelled)
-    _save(figure, Path(path))
+    save(figure, Path(path))
 
 
 def plot_curves(records: Sequence[Mapping[str, Any]], path: str | Path, *, x: str = "epoch") -> None:
@@ -118,42 +83,18 @@ def plot_curves(records: Sequence[Mapping[str, Any]], path: str | Path, *, x: st
         axes = figure.add_subplot(1, len(panels), position)
         for index, (name, points) in enumerate(series.items()):
             few = len(points) <= 40
-            marker = _MARKERS[index % len(_MARKERS)] if few else ""
+            marker = MARKERS[index % len(MARKERS)] if few else ""
             color = PALETTE[(0, 4, 2, 6, 7)[index % 5]]
             axes.plot(*zip(*points, strict=True), label=name, color=color, marker=marker, markersize=4, linewidth=1.6)
         axes.set_xlabel(x)
-        axes.set_title(kind, loc="left", color=_INK)
+        axes.set_title(kind, loc="left", color=INK)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if kind == "accuracy":
             axes.set_ylim(0, 1.02)
             axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-        _grid(axes)
+        draw_grid(axes)
         axes.legend(frameon=False, fontsize=9)
-    _save(figure, Path(path))
-
-
-def plot_peak_memory(points: Sequence[MemoryPoint | Mapping[str, Any]], path: str | Path) -> None:
-    """Draw peak memory over the number of frames, one line per label, on logarithmic axes when lengths span a factor 4.
-
-    A mapping with the fields of `MemoryPoint` does as well.
-    """
-    entries = [point if isinstance(point, MemoryPoint) else MemoryPoint(**point) for point in points]
-    if not entries or min(entry.num_frames for entry in entries) < 1 or min(entry.peak_bytes for entry in entries) <= 0:
-        raise UsageError("no memory to draw: expected points with num_frames of at least 1 and peak_bytes above 0")
-    figure = Figure(figsize=(7.5, 4.5), layout="constrained")
-    axes = figure.add_subplot()
-    for index, label in enumerate(dict.fromkeys(entry.label for entry in entries)):
-        line = sorted((entry.num_frames, entry.peak_bytes) for entry in entries if entry.label == label)
-        color, marker = PALETTE[(4, 0, 2, 6, 1, 5, 7)[index % 7]], _MARKERS[index % len(_MARKERS)]
-        axes.plot(*zip(*line, strict=True), label=label, color=color, marker=marker, linewidth=1.8)
-    lengths = sorted({entry.num_frames for entry in entries})
-    logarithmic = lengths[-1] >= 4 * lengths[0]
-    _memory_axes(axes, lengths, [entry.peak_bytes for entry in entries], logarithmic=logarithmic)
-    axes.set_xlabel("frames in one training step (T)")
-    axes.set_title("peak memory of a training step", loc="left", color=_INK)
-    _grid(axes)
-    axes.legend(frameon=False)
-    _save(figure, Path(path))
+    save(figure, Path(path))
 
 
 def phase_style(phase: int) -> dict[str, str]:
@@ -202,13 +143,9 @@ def _phase_legend(figure: Figure, phase_names: Sequence[str], has_unlabelled: bo
         style = phase_style(phase)
         handles.append(Patch(facecolor=style["color"], hatch=style["hatch"], edgecolor="white", linewidth=0))
     columns = min(4, len(handles))
-    legend = figure.legend(
-        handles, ["x"] * len(handles), loc="outside upper left", ncols=columns, frameon=False, fontsize=9
+    write_legend(
+        figure, handles, [*phase_names, "(no label)"][: len(handles)], loc="outside upper left", columns=columns
     )
-    # Set afterwards, since matplotlib skips labels that begin with "_" and reads "$" as mathematics.
-    for text, name in zip(legend.get_texts(), [*phase_names, "(no label)"], strict=False):
-        text.set_parse_math(False)
-        text.set_text(name)
 
 
 def _time_axis(axes: Axes, end_seconds: float) -> None:
@@ -216,23 +153,6 @@ def _time_axis(axes: Axes, end_seconds: float) -> None:
     axes.xaxis.set_major_locator(MultipleLocator(step))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda seconds, _: format_seconds(seconds)))
     axes.set_xlabel("time (h:mm:ss)" if end_seconds >= 3600 else "time (m:ss)")
-
-
-def _memory_axes(axes: Axes, lengths: list[int], peaks: list[float], *, logarithmic: bool) -> None:
-    formatter = FuncFormatter(lambda num_bytes, _: format_bytes(num_bytes).replace(".0 ", " ").replace(".00 ", " "))
-    if logarithmic:
-        axes.set_xscale("log")
-        axes.set_yscale("log", base=2)
-        axes.xaxis.set_major_locator(FixedLocator(lengths))
-        axes.xaxis.set_minor_locator(NullLocator())
-        low, high = math.floor(math.log2(min(peaks))), math.ceil(math.log2(max(peaks)))
-        step = max(1, math.ceil((high - low) / 8))
-        axes.set_ylim(2.0 ** (low - 0.3), 2.0 ** (high + 0.3))
-        axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(low, high + 1, step)]))
-    else:
-        axes.set_ylim(0, 1.08 * max(peaks))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda num_frames, _: f"{num_frames:,.0f}"))
-    axes.yaxis.set_major_formatter(formatter)
 
 
 def _series(records: Sequence[Mapping[str, Any]], kind: str, x: str) -> dict[str, list[tuple[float, float]]]:
@@ -252,24 +172,3 @@ def _number(value: Any) -> float | None:
         return None
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def _tidy(axes: Axes, keep: tuple[str, ...] = ("left", "bottom")) -> None:
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in keep)
-        spine.set_color(_INK)
-    axes.tick_params(axis="y", length=0, colors=_INK)
-    axes.tick_params(axis="x", colors=_INK)
-
-
-def _grid(axes: Axes) -> None:
-    _tidy(axes)
-    axes.grid(True, color=_FAINT, linewidth=0.6)
-    axes.set_axisbelow(True)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    with new_file(path) as file, warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes; that is no reason to fail or to warn.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure.savefig(file, format=path.suffix.removeprefix(".") or None, dpi=_DOTS_PER_INCH, facecolor="white")

@@ -1,0 +1,399 @@
+"""What a whole training step costs, measured on a few frames: the numbers that cost_model.py reckons with.
+
+    chunks of several sizes   through the encoder's stages (stage_costs.py)
+    short sequences           through the recurrent network and the loss, with given features
+    real steps of few chunks  how much longer a step takes than its pieces do
+
+Nothing is left behind: gradients, buffers, random states, and the settings of the parts are put back as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_flatten, tree_map
+
+from seqckpt.core.schedule import Schedule
+from seqckpt.errors import UsageError
+from seqckpt.memory.allocated import AllocationRecord, peak_allocated_bytes
+from seqckpt.memory.cost_model import Costs, TailCosts, predict
+from seqckpt.memory.stage_costs import Clock, measure_stages, repeat_for_a_moment
+
+__all__ = ["Pipeline", "Sample", "measure_costs", "resident_bytes"]
+
+_SIZES = (4, 16, 64)  # frames in the chunks that are measured
+_TAIL_STEPS = 96  # time steps of the sequences that are measured
+
+
+class Sample:
+    """A batch of clips as the model takes it: frames and targets, (B, T, ...) or lists with one entry for each clip."""
+
+    def __init__(self, frames: Any, targets: Any) -> None:
+        self.frames, self.targets = frames, targets
+        self.lengths = [len(clip) for clip in frames]
+        if not self.lengths or 0 in self.lengths:
+            raise UsageError(f"a sample of clips of {self.lengths} frames: expected one or more, none of them empty")
+
+    def cut(self, num_steps: int) -> Sample:
+        """The first steps of every clip; a clip with fewer is gone through again from its start."""
+        frames = [_tile([clip], num_steps) for clip in self.frames]
+        targets = [_tile([target], num_steps) for target in self.targets]
+        if isinstance(self.frames, Tensor):
+            return Sample(torch.stack(frames), torch.stack(targets))
+        return Sample(frames, targets)
+
+    def rows(self, num_rows: int) -> Tensor:
+        """So many frames of the clips, one after the other."""
+        return _tile(self.frames, num_rows)
+
+
+def _tile(clips: Any, num_rows: int) -> Tensor:
+    parts: list[Tensor] = []
+    missing = num_rows
+    while missing:
+        for clip in clips:
+            parts.append(clip[0 : min(len(clip), missing)])
+            missing -= len(parts[-1])
+            if not missing:
+                break
+    return torch.cat(parts)
+
+
+class Pipeline(nn.Module):
+    """Encoder, recurrent network and loss in a row, for those who have the parts and no model around them."""
+
+    def __init__(self, encoder: nn.Module, rnn: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder, self.rnn, self.head = encoder, rnn, head
+
+    def forward(self, frames: Any, targets: Any) -> tuple[Tensor, Any]:
+        """Return the loss of frames (B, T, C, H, W) and targets (B, T, ...), and the state at the end."""
+        hidden, state = self.rnn(self.encoder(frames))
+        return self.head(hidden, targets), state
+
+
+def measure_costs(model: nn.Module, sample: Sample, *, optimiser: Optimizer | None = None, memory_bytes: int) -> Costs:
+    """Measure what a step of `model` on `sample` consists of; no measurement takes more than about `memory_bytes`.
+
+    `model` has the parts `encoder` (a ChunkedEncoder), `rnn` and `head`, and is called as model(frames, targets).
+    Cost: forward and backward of about 300 frames, whatever the sample's length.
+    """
+    encoder: Any = model.encoder
+    device = next(model.parameters()).device
+    stages = list(encoder.stages)
+    with _nothing_left_behind(model, device):
+        _warm_up(model, sample)
+
+        def load(rows: int) -> Tensor:
+            frames = sample.rows(rows)
+            return frames if encoder.transform is None else encoder.transform(frames)
+
+        sizes = sorted({min(size, sum(sample.lengths)) for size in _SIZES})
+        sizes = _affordable(sizes, stages, load, device, memory_bytes)
+        costs = Costs(
+            stages=tuple(measure_stages(stages, _names(encoder, stages), load, sizes)),
+            tail=_measure_tail(model, sample, device),
+            num_rows=sum(sample.lengths),
+            num_steps=max(sample.lengths),
+            num_frozen=_count_frozen(encoder, stages),
+            kept_byte_seconds=_fresh_byte_seconds(device),
+            **resident_bytes(model, sample, optimiser),
+        )
+        return _calibrate(costs, model, sample, device)
+
+
+def resident_bytes(model: nn.Module, sample: Sample, optimiser: Optimizer | None) -> dict[str, Any]:
+    """What is there all through a step: parameters and buffers, the optimiser's state, frames that are in memory."""
+    device = next(model.parameters()).device
+    frames = [clip for clip in sample.frames if isinstance(clip, Tensor) and clip.device == device]
+    trained = sum(_bytes(p) for p in model.parameters() if p.requires_grad)
+    on_gpu = optimiser is not None and device.type == "cuda"
+    return {
+        "parameter_bytes": sum(_bytes(t) for t in (*model.parameters(), *model.buffers())),
+        "optimiser_bytes": round(trained * _state_ratio(optimiser)) if optimiser is not None else 0,
+        "optimiser_work_bytes": 2 * trained if on_gpu else 0,  # the optimisers for many tensors at once make copies
+        "frame_bytes": sum(_bytes(clip) for clip in frames),
+    }
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _state_ratio(optimiser: Optimizer) -> float:
+    """Bytes of state per byte of parameter, found by one step of the same optimiser on a parameter of its own."""
+    parameter = nn.Parameter(torch.zeros(4096))
+    parameter.grad = torch.zeros_like(parameter)
+    settings = {**optimiser.defaults, **{k: v for k, v in optimiser.param_groups[0].items() if k != "params"}}
+    kind: Any = type(optimiser)
+    try:
+        twin = kind([{"params": [parameter], **settings}])
+        twin.step()
+        state: Any = twin.state[parameter]
+    except Exception:  # an optimiser with another interface: what it holds now, or what Adam would
+        held = sum(_bytes(t) for t in tree_flatten(dict(optimiser.state))[0] if isinstance(t, Tensor))
+        total = sum(_bytes(p) for group in optimiser.param_groups for p in group["params"])
+        return held / total if held else 2.0
+    return sum(_bytes(t) for t in tree_flatten(state)[0] if isinstance(t, Tensor) and t.dim()) / _bytes(parameter)
+
+
+def _count_frozen(encoder: Any, stages: Sequence[Any]) -> int:
+    """The stages in front that nothing trains, reading included; 0 if there are none with parameters."""
+    trained = [any(p.requires_grad for p in stage.parameters()) for stage in stages]
+    in_front = trained.index(True) if True in trained else 0
+    transform = encoder.transform
+    if isinstance(transform, nn.Module) and any(p.requires_grad for p in transform.parameters()):
+        return 0
+    return in_front + 1 if any(True for stage in stages[:in_front] for _ in stage.parameters()) else 0
+
+
+def _names(encoder: Any, stages: Sequence[Any]) -> list[str]:
+    known = {id(module): name for name, module in encoder.encoder.named_modules()}
+    return [known.get(id(stage)) or f"stage {i + 1}" for i, stage in enumerate(stages)]
+
+
+def _affordable(
+    sizes: list[int], stages: Sequence[Any], load: Callable[[int], Tensor], device: torch.device, memory_bytes: int
+) -> list[int]:
+    """Those sizes of chunks that stay within the memory, judged by the smallest one."""
+
+    def run() -> None:
+        x: Any = load(sizes[0])
+        for stage in stages:
+            x = stage(x)
+
+    peak = peak_allocated_bytes(run, device)
+    fitting = [size for size in sizes if 2 * peak * size / sizes[0] <= memory_bytes]
+    return fitting or sizes[:1]
+
+
+class _GivenFeatures(nn.Module):
+    """In the encoder's place: features that are there already."""
+
+    def __init__(self, features: Any) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, frames: Any) -> Any:
+        return self.features
+
+
+def _measure_tail(model: Any, sample: Sample, device: torch.device) -> TailCosts:
+    """Run the recurrent network and the loss on given features, in few and in many segments, and take the differences.
+
+    With T steps, segments of s and loss segments of l, what is there at the end of forward is taken for
+    fixed + step T + segment s + state T / s + loss l: five numbers, the state's known from the state itself.
+    """
+    steps = max(2, min(max(sample.lengths), _TAIL_STEPS))
+    short = max(1, steps // 8)
+    half = max(1, steps // 2)
+    is_segmented = hasattr(model.rnn, "segment_length")
+    run = _TailRun(model, sample, device)
+    whole = run(steps, steps, steps)
+    cut = run(steps, short, steps) if is_segmented else whole
+    both = run(steps, short if is_segmented else steps, short)
+    fewer = run(half, short if is_segmented else half, short)
+    state, num_segments, longer = run.state_bytes, -(-steps // short), max(1, steps - short)
+    segment = max(0.0, (whole.alive - cut.alive + state * (num_segments - 1)) / longer) if is_segmented else 0.0
+    loss = max(0.0, (cut.alive - both.alive) / longer)
+    more_states = state * (num_segments - -(-half // short)) if is_segmented else 0
+    step = (both.alive - fewer.alive - more_states) / max(1, steps - half)
+    fixed = whole.alive - step * steps - (segment * steps + state if is_segmented else 0) - loss * steps
+    # Backward's own needs come on top: gradients of weights at once, of features and hidden states with every step.
+    work = max(0.0, (both.work - fewer.work) / max(1, steps - half))
+    fixed_work = max(whole.work - work * steps, both.work - work * steps, fewer.work - work * half)
+    end_step = (both.end - fewer.end) / max(1, steps - half)
+    forward, backward = whole.forward / steps, whole.backward / steps
+    replays = forward * (steps - short) if is_segmented else 0.0
+    extra = both.forward + both.backward - whole.forward - whole.backward - replays
+    return TailCosts(
+        fixed_bytes=fixed + fixed_work,
+        step_bytes=step + work,
+        segment_bytes=segment,
+        state_bytes=float(state),
+        loss_bytes=loss,
+        end_bytes=both.end - end_step * steps,
+        end_step_bytes=end_step,
+        forward_seconds=forward,
+        backward_seconds=backward,
+        segment_seconds=max(0.0, extra / (2 * num_segments)),
+        is_segmented=is_segmented,
+    )
+
+
+class _TailResult:
+    alive = work = end = 0  # bytes: at the end of forward; at the peak, beyond those; at the end of backward
+    forward = backward = 0.0  # seconds
+
+
+class _TailRun:
+    """One run behind the encoder, of so many steps, in segments of such lengths."""
+
+    def __init__(self, model: Any, sample: Sample, device: torch.device) -> None:
+        self.model, self.sample, self.device = model, sample, device
+        with torch.no_grad():
+            self.features = model.encoder(sample.cut(1).frames)
+        self.state_bytes = 0
+
+    def __call__(self, steps: int, segment_length: int, loss_length: int) -> _TailResult:
+        sample, features = self.sample.cut(steps), self.given(steps)
+        result = _TailResult()
+        with _replaced(self.model, _GivenFeatures(features), segment_length, loss_length):
+            seconds = repeat_for_a_moment(lambda: self.timed(sample))
+            result.forward, result.backward = (min(values) for values in zip(*seconds, strict=True))
+            self.clear(features)
+            with AllocationRecord(self.device) as record:
+                loss, state = self.model(sample.frames, sample.targets)
+                self.state_bytes = sum(_bytes(t) for t in tree_flatten(state)[0] if isinstance(t, Tensor))
+                del state
+                record.mark("backward")
+                loss.backward()
+                del loss
+            result.alive, result.end = (interval.end_bytes for interval in record.intervals)
+            result.work = max(0, record.peak_bytes - result.alive)
+            self.clear(features)
+        return result
+
+    def given(self, steps: int) -> Any:
+        """Features of so many steps, which ask for gradients where the encoder's would."""
+        wanted = any(p.requires_grad for p in self.model.encoder.parameters())
+
+        def make(one: Tensor) -> Tensor:
+            if isinstance(self.sample.frames, Tensor):
+                shape: tuple[int, ...] = (one.shape[0], steps, *one.shape[2:])
+            else:
+                shape = (steps, *one.shape[1:])
+            return torch.randn(shape, dtype=one.dtype, device=one.device).requires_grad_(wanted)
+
+        return tree_map(make, self.features)
+
+    def timed(self, sample: Sample) -> list[float]:
+        clock = Clock(self.device)
+        clock.mark()
+        loss, _ = self.model(sample.frames, sample.targets)
+        clock.mark()
+        loss.backward()
+        clock.mark()
+        return clock.seconds()
+
+    def clear(self, features: Any) -> None:
+        for tensor in (*self.model.parameters(), *tree_flatten(features)[0]):
+            tensor.grad = None
+
+
+def _calibrate(costs: Costs, model: nn.Module, sample: Sample, device: torch.device) -> Costs:
+    """Hold predicted seconds against real steps of few chunks, and take in what they leave out.
+
+    Bytes need no such thing: their sums are those of real steps to within a few per cent.
+    """
+    points = costs.stages[0].forward_seconds.points
+    small, large = points[0][0], points[-1][0]
+    medium = min(large, _SIZES[1])
+    predicted_seconds, measured_seconds = _time_steps(costs, model, sample, device, small, 6)
+    costs = replace(costs, chunk_seconds=max(0.0, (measured_seconds - predicted_seconds) / 6))
+    factors = []
+    for size, num_chunks in ((medium, 4), (large, 2)):
+        predicted_seconds, measured_seconds = _time_steps(costs, model, sample, device, size, num_chunks)
+        factors.append((size, min(1.3, max(0.7, measured_seconds / predicted_seconds))))
+    return replace(costs, seconds_factors=tuple(sorted(dict(factors).items())))
+
+
+def _time_steps(
+    costs: Costs, model: nn.Module, sample: Sample, device: torch.device, size: int, num_chunks: int
+) -> tuple[float, float]:
+    """Predicted and measured seconds of a step of so many chunks; the least of two."""
+    clips = len(sample.lengths)
+    steps = -(-num_chunks * size // clips)
+    schedule = Schedule(chunk_size=size, segment_length=steps)
+    few = replace(costs, num_rows=steps * clips, num_steps=steps)
+    step = _step(schedule, model, sample.cut(steps))
+
+    def timed() -> float:
+        model.zero_grad(set_to_none=True)
+        started = time.perf_counter()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return time.perf_counter() - started
+
+    return predict(few, schedule).step_seconds, min(repeat_for_a_moment(timed))
+
+
+def _step(schedule: Schedule, model: nn.Module, sample: Sample) -> Callable[[], None]:
+    def step() -> None:
+        loss, _ = model(sample.frames, sample.targets)
+        loss.backward()
+
+    schedule.apply(model)
+    return step
+
+
+def _warm_up(model: nn.Module, sample: Sample) -> None:
+    """What torch and its kernels set up at their first use is not a step's."""
+    _step(Schedule(chunk_size=2, segment_length=2), model, sample.cut(2))()
+    model.zero_grad(set_to_none=True)
+
+
+def _fresh_byte_seconds(device: torch.device, num_bytes: int = 64 * 2**20) -> float:
+    """Seconds for a byte of memory that the system has to make first, beyond those for writing it; 0 on CUDA."""
+    if device.type == "cuda":
+        return 0.0
+    fresh, again = [], []
+    for _ in range(3):
+        started = time.perf_counter()
+        block = torch.empty(num_bytes, dtype=torch.uint8).fill_(1)
+        middle = time.perf_counter()
+        block.fill_(2)
+        again.append(time.perf_counter() - middle)
+        fresh.append(middle - started)
+        del block
+    return max(0.0, min(fresh) - min(again)) / num_bytes
+
+
+@contextmanager
+def _replaced(model: Any, encoder: nn.Module, segment_length: int, loss_length: int) -> Iterator[None]:
+    own, model.encoder = model.encoder, encoder
+    try:
+        if hasattr(model.rnn, "segment_length"):
+            model.rnn.segment_length = segment_length
+        if hasattr(model.head, "segment_length"):
+            model.head.segment_length = loss_length
+        yield
+    finally:
+        model.encoder = own
+
+
+@contextmanager
+def _nothing_left_behind(model: Any, device: torch.device) -> Iterator[None]:
+    """Put gradients, buffers, random states, settings and the head's `collect` back at the end."""
+    gradients = [(p, p.grad) for p in model.parameters()]
+    buffers = [(m, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
+    settings = [
+        (part, name, getattr(part, name))
+        for part in (model.encoder, model.rnn, model.head)
+        for name in ("chunk_size", "keep", "segment_length", "collect")
+        if hasattr(part, name)
+    ]
+    if hasattr(model.head, "collect"):
+        model.head.collect = None
+    for parameter, _ in gradients:
+        parameter.grad = None
+    try:
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, value in buffers:
+                buffer.copy_(value)
+                module._buffers[name] = buffer
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        for part, name, value in settings:
+            setattr(part, name, value)

@@ -1,0 +1,17 @@
+"""Pictures from plain records: results of training, and memory. They are drawn without pyplot, and appear whole."""
+
+from seqckpt.plots.memory import MemoryPoint, compare_traces, plot_peak_memory, plot_trace
+from seqckpt.plots.results import Ribbon, phase_style, plot_curves, plot_ribbons
+from seqckpt.plots.style import PALETTE
+
+__all__ = [
+    "PALETTE",
+    "MemoryPoint",
+    "Ribbon",
+    "compare_traces",
+    "phase_style",
+    "plot_curves",
+    "plot_peak_memory",
+    "plot_ribbons",
+    "plot_trace",
+]
