@@ -10,17 +10,10 @@ from pathlib import Path
 import pytest
 
 from seqckpt.cli import main
-from seqckpt.data import frame_cache, make_sample, video_file
+from seqckpt.data import frame_cache, video_file
 
 SPLIT = ("data.split.train=[1,2]", "data.split.val=[3]", "data.split.test=[4]")
 SMALL = ("model.hidden_size=16", "data.image_size=32", "data.clip_length=50", "train.warmup=0", "train.epochs=2")
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data") / "sample"
-    make_sample(root, seed=1, num_videos=4, shortest_seconds=60, longest_seconds=70, progress=False)
-    return root
 
 
 @pytest.fixture(autouse=True)

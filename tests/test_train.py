@@ -14,17 +14,9 @@ import pytest
 import torch
 
 from seqckpt.cli import main
-from seqckpt.data import make_sample
 
 SPLIT = ("data.split.train=[1,2]", "data.split.val=[3]", "data.split.test=[4]")
 SMALL = ("model.hidden_size=16", "data.image_size=32", "data.clip_length=50", "train.warmup=0")
-
-
-@pytest.fixture(scope="module")
-def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("data") / "sample"
-    make_sample(root, seed=1, num_videos=4, shortest_seconds=60, longest_seconds=70, progress=False)
-    return root
 
 
 @pytest.fixture(autouse=True)

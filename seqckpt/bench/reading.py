@@ -6,9 +6,9 @@
     python -m seqckpt.bench.reading decoding     a video of two hours at one frame a second, against ffmpeg
     python -m seqckpt.bench.reading augmentation what each augmentation costs
 
-Options: folder=PATH for the files (default: a new temporary folder), repeats=N (3), hours=2 and threads=1 (decoding; as
-many cores for either program), frames=20000 (memory). Videos are made once, with a moving pattern and a key frame
-every ten seconds.
+Options: folder=PATH for the files (default: a new temporary folder), repeats=N (3), hours=2 and threads=1 (decoding, on
+Linux: that many cores for either program), frames=20000 (memory). Videos are made once, with a moving pattern and a key
+frame every ten seconds.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def fill_frame_cache(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> list
 
 
 def choose_window(data: DataConfig) -> int:
-    """Return how many frames evaluation takes at once; any number gives the same predictions."""
+    """Return how many frames are taken at once where any will do: in evaluation, and to profile whole videos."""
     return _USUAL_WINDOW if isinstance(data.clip_length, str) else data.clip_length
 
 

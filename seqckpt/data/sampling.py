@@ -6,12 +6,12 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from seqckpt.data.frame_cache import SampledVideo, cache_path, cache_video
+from seqckpt.data.frame_cache import SampledVideo, Stopped, cache_path, cache_video
 from seqckpt.data.recording import guess_num_samples, index_recording
 from seqckpt.data.streamed_frames import stream_video
 from seqckpt.data.timeline import Timeline
@@ -166,12 +166,20 @@ def _in_parallel(
         tasks = [pool.submit(work, path, rate) for path, rate in zip(paths, rates, strict=True)]
         for task in tasks:
             task.add_done_callback(lambda _: count())
-        for task in wait(tasks, return_when=FIRST_EXCEPTION).done:
-            task.result()  # raises what went wrong first
+        if any(task.exception() for task in wait(tasks, return_when=FIRST_EXCEPTION).done):
+            stop.set()
+            pool.shutdown(cancel_futures=True)
+            raise next(error for error in map(_find_error, tasks) if error)  # of several, the first in the list
         return [task.result() for task in tasks]
     finally:
         stop.set()
         pool.shutdown(cancel_futures=True)
+
+
+def _find_error(task: Future[Any]) -> BaseException | None:
+    """Return why a task failed; None where it did not, or was only stopped."""
+    error = None if task.cancelled() else task.exception()
+    return None if isinstance(error, Stopped) else error
 
 
 def _check_room(estimate: CacheEstimate, cache_dir: Path) -> None:

@@ -178,6 +178,14 @@ def test_the_first_failure_stops_the_others_at_once(
     assert stopped.is_set()
 
 
+def test_of_several_failures_the_first_in_the_list_is_told(films: list[Path], tmp_path: Path) -> None:
+    for film in films:
+        film.write_text("no video")
+    for _ in range(20):
+        with pytest.raises(DataError, match=r"a\.mp4 cannot be opened as a video"):
+            sample(films, tmp_path)
+
+
 def test_damage_that_was_repeated_is_an_error_for_who_wants_none(
     tmp_path: Path, write_folder: Callable, read_number: Callable, decoded: list[str]
 ) -> None:
