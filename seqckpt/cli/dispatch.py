@@ -14,7 +14,9 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
+from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
+from seqckpt.cli.doctor import DOCTOR
 from seqckpt.cli.plan import PLAN
 from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.train import TRAIN
@@ -56,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (TRAIN, PLAN, PROFILE)}
+_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
