@@ -88,8 +88,9 @@ def plan_schedule(
     >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> rnn, head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 7)
     >>> parts = (ChunkedEncoder(cnn, 25), SegmentedRNN(rnn, 50), SegmentedLoss(head, nn.CrossEntropyLoss(), 50))
-    >>> schedule = plan_schedule(parts, (torch.rand(1, 60, 3, 16, 16), torch.zeros(1, 60, dtype=torch.long)), "3MiB")
-    >>> schedule.predicted_peak_bytes < 3 * 2**20 < schedule.predicted_plain_peak_bytes
+    >>> sample = torch.rand(1, 200, 3, 32, 32), torch.zeros(1, 200, dtype=torch.long)
+    >>> schedule = plan_schedule(parts, sample, "10MiB")
+    >>> schedule.predicted_peak_bytes < 10 * 2**20 < schedule.predicted_plain_peak_bytes
     True
     """
     pipeline, batch = as_pipeline(model), Sample(*sample)
