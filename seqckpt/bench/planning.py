@@ -3,10 +3,10 @@
     python -m seqckpt.bench.planning [encoder=resnet18] [pixels=112] [frames=500] [shares=5,10,20,40,80] [steps=3]
                                      [json=planning.json]
 
-The model of peak_memory.py. A budget is a share (in %) of the plain run's predicted peak, everything included. For each,
-the planned schedule, the best one that keeps whole chunks, and the best one that recomputes all but the last chunk run
-in turn, `steps` times (0: memory only), gradients None before each step; times are medians. The measured peak is the
-allocator's own over the step, with parameters and frames, which are there before.
+The model of peak_memory.py. A budget is a share (in %) of the plain run's predicted peak, everything included. For
+each, the planned schedule, the best one that keeps whole chunks, and the best one that recomputes all but the last
+chunk run in turn, `steps` times (0: memory only), gradients None before each step; times are medians. The measured peak
+is the allocator's own over the step, with parameters and frames, which are there before.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -23,14 +24,15 @@ import torch
 from seqckpt.atomic import write_text
 from seqckpt.bench.peak_memory import build_model
 from seqckpt.core import Schedule
-from seqckpt.errors import BudgetError
-from seqckpt.memory import Costs, Fixed, Sample, measure, peak_allocated_bytes, predict_plain, solve
+from seqckpt.memory import Costs, Fixed, Sample, measure, peak_allocated_bytes, predict_plain, smallest_budget, solve
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
 __all__ = ["main"]
 
 _WAYS = {"planned": Fixed(), "whole chunks": Fixed(depth=0), "recompute all": Fixed(depth=0, chunks=1)}
+_HEADS = ["budget", "way", "predicted peak", "measured peak", "of budget", "predicted step", "measured step"]
+_HEADS += ["recomputed", "schedule"]
 _SETTINGS = {"encoder": "resnet18", "pixels": "112", "frames": "500", "shares": "5,10,20,40,80", "steps": "3"}
 
 
@@ -66,7 +68,7 @@ def main(arguments: Sequence[str]) -> int:
             records.append({"share": share} | record)
             print(_describe(records[-1]), flush=True)
     if settings["json"]:
-        write_text(settings["json"], json.dumps({"settings": settings, "records": records}, indent=2) + "\n")
+        write_text(Path(settings["json"]), json.dumps({"settings": settings, "records": records}, indent=2) + "\n")
     return 0
 
 
@@ -74,10 +76,11 @@ def _measure(model: Any, sample: Sample, costs: Costs, budget: int, *, num_steps
     schedules: dict[str, Schedule] = {}
     records = []
     for way, fixed in _WAYS.items():
-        try:
+        if smallest_budget(costs, fixed) <= budget:
             schedules[way] = solve(costs, budget, fixed)
-        except BudgetError as error:
-            records.append({"budget_bytes": budget, "way": way, "error": str(error)})
+        else:
+            least = format_bytes(smallest_budget(costs, fixed))
+            records.append({"budget_bytes": budget, "way": way, "error": f"not feasible: the least is {least}"})
     seconds: dict[str, list[float]] = {way: [] for way in schedules}
     for _ in range(num_steps):
         for way, schedule in schedules.items():
