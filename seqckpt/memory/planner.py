@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 
 from seqckpt.core.schedule import Schedule
 from seqckpt.errors import BudgetError, UsageError
-from seqckpt.memory.cost_model import Costs, Cut, Encoder, Prediction, Tail, combine, count_pieces
+from seqckpt.memory.cost_model import Costs, Cut, Encoder, Prediction, Tail, combine, count_pieces, cut_at
 from seqckpt.memory.step_costs import Pipeline, Sample, measure_costs, resident_bytes
 from seqckpt.units import format_bytes, parse_bytes
 
@@ -242,9 +242,7 @@ def _cuts(costs: Costs, encoder: Encoder, fixed: Fixed) -> Iterator[Cut]:
     choices = (True, False) if fixed.frozen is None else (fixed.frozen,)
     for stored in choices if first else choices[:1]:
         if fixed.depth is not None:
-            depth, rest = divmod(fixed.depth, 1)
-            deeper = round(rest * (encoder.num_chunks - kept))
-            yield Cut(len(costs.stages) - int(depth), deeper=deeper, kept=kept, stored=stored)
+            yield cut_at(costs, encoder.num_chunks, depth=fixed.depth, chunks=kept, frozen=stored)
             continue
         for stages in range(len(costs.stages), max(0, first - 1 if stored else 0), -1):
             yield Cut(stages, kept=kept, stored=stored)

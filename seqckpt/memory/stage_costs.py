@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_flatten
 
 from seqckpt.memory.allocated import AllocationRecord
@@ -140,7 +141,7 @@ class _Bytes:
         self.is_saved, self.is_saved_later = [False] * len(row), [False] * len(row)
         parameters = {p.untyped_storage().data_ptr() for stage in row for p in _parameters(stage)}
         storages: dict[int, int] = {}
-        between: list[tuple[set[int], int]] = []
+        outputs: list[list[StorageWeakRef]] = []
         for p in (p for stage in row for p in _parameters(stage) if p.requires_grad):
             p.grad = torch.zeros_like(p)
 
@@ -163,15 +164,15 @@ class _Bytes:
                     self.outputs[i - 1] = sum(t.numel() * t.element_size() for t in _tensors(x))
                     self.saved[i - 1] = sum(storages.values()) - sum(self.saved[: i - 1])
                     self.is_saved[i - 1] = held.keys() <= storages.keys()
-                    between.append((set(held), len(storages)))
+                    outputs.append([StorageWeakRef(t.untyped_storage()) for t in _tensors(x)])
                 record.mark(f"forward {i}")
 
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 result = _forward(row, size, after)
+            alive = [not any(ref.expired() for ref in refs) for refs in outputs[:-1]]  # the last one is the result
+            self.is_saved_later[:-1] = [now and not saved for now, saved in zip(alive, self.is_saved, strict=False)]
             _backward(result)
             del result
-        for i, (held, _) in enumerate(between):
-            self.is_saved_later[i] = not self.is_saved[i] and held <= storages.keys()
         base = {"no_grad": 0, "forward": 0, "backward": 0}
         for interval in record.intervals:
             kind, _, number = interval.name.partition(" ")
