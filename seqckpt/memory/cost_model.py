@@ -216,6 +216,11 @@ class Encoder:
         self.forward_seconds = [0.0, *accumulate(stage.forward_seconds(self.seconds_rows) for stage in stages)]
         self.seconds_factor = _interpolate(costs.seconds_factors, self.seconds_rows)
         self.backward_seconds = sum(stage.backward_seconds(self.seconds_rows) for stage in stages)
+        once = sum(
+            min(stage.no_grad_seconds(self.seconds_rows), stage.forward_seconds(self.seconds_rows)) for stage in stages
+        )
+        # No cut is faster: forward once, by the faster way, and backward.
+        self.least_seconds = num_chunks * (once + self.backward_seconds + costs.chunk_seconds) * self.seconds_factor
 
     def _boundary(self, stages: Sequence[StageCosts], cut: int) -> float:
         return 0.0 if cut == len(stages) or stages[cut - 1].output_is_saved_later else self.outputs[cut - 1]
@@ -273,9 +278,10 @@ class _Step:
         self.first = costs.num_frozen if cut.stored and costs.num_frozen > 1 else 0
         self.kept = cut.kept
         forgotten = encoder.num_chunks - cut.kept
-        stages = max(cut.stages, self.first)
+        front = costs.num_frozen if costs.num_frozen > 1 else 0
+        stages = max(cut.stages, front)  # frozen stages have no graphs that could be kept
         # The chunks that are not kept whole, in the order of forward: how many, and after how many stages they are cut.
-        groups = [(forgotten - cut.deeper, stages), (cut.deeper, max(stages - 1, self.first))]
+        groups = [(forgotten - cut.deeper, stages), (cut.deeper, max(stages - 1, front))]
         self.groups = [(count, at) for count, at in groups if count]
         # The first chunk that goes on behind a cut is handed a copy of what is there (see core/handover.py).
         self.copied_bytes = 0.0

@@ -58,14 +58,14 @@ class Clock:
 def measure_stages(
     stages: Sequence[Callable[[Any], Any]], names: Sequence[str], load: Callable[[int], Any], sizes: Sequence[int]
 ) -> list[StageCosts]:
-    """Measure an encoder's stages on chunks of these sizes (seconds on all, bytes on the first two).
+    """Measure an encoder's stages on chunks of these sizes.
 
     `load(rows)` reads a chunk and makes floats of it: it is measured as a stage in front of the others.
     """
     device = _device_of(stages)
     row = [lambda rows: load(rows), *stages]
     times = {size: _Times(row, size, device) for size in sizes}
-    bytes_ = {size: _Bytes(row, size, device) for size in sizes[:2]}
+    bytes_ = {size: _Bytes(row, size, device) for size in sizes}
     for p in (p for stage in row for p in _parameters(stage)):
         p.grad = None
     seen: set[int] = set()
