@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planned_models import PIPELINES, Parts, Uncut, make_clips, make_pipeline, measured_peak
+from planned_models import PIPELINES, make_clips, make_pipeline, measured_peak
 from torch import Tensor, nn
 
 from seqckpt import plan_schedule
@@ -26,7 +26,7 @@ from seqckpt.memory import (
     stage_costs,
     step_costs,
 )
-from seqckpt.models import NoRecurrence, PerFrame, PlainLoss, SmallEncoder, VideoModel, apply_batch_norm_policy
+from seqckpt.models import VideoModel, apply_batch_norm_policy
 
 
 @pytest.fixture(autouse=True)
@@ -123,8 +123,8 @@ def test_the_real_peak_never_passes_the_budget(name: str, share: float, measured
 
 def test_plans_a_model_or_its_parts() -> None:
     model, sample = make_pipeline(PIPELINES["one tensor"]), make_clips(PIPELINES["one tensor"])
-    for given in (model, (model.encoder, model.rnn, model.head)):
-        schedule = plan_schedule(given, sample, "3 MiB")
+    for whole in (model, (model.encoder, model.rnn, model.head)):
+        schedule = plan_schedule(whole, sample, "3 MiB")
         assert schedule.predicted_peak_bytes <= 3 * 2**20
         assert measured_peak(model, sample, schedule) <= 3 * 2**20
         assert schedule.predicted_plain_peak_bytes > 3 * 2**20

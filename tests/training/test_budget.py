@@ -171,7 +171,7 @@ def test_memory_that_runs_out_for_good_names_the_clip_and_the_setting(
 
 
 def test_other_errors_are_not_touched(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="^shapes do not fit$"):
+    with pytest.raises(RuntimeError, match=r"^shapes do not fit$"):
         run(tmp_path / "run", Failing(1, lambda: RuntimeError("shapes do not fit")))
 
 
