@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -41,3 +42,13 @@ def _fixed_seeds() -> None:
     torch.manual_seed(0)
     np.random.seed(0)  # noqa: NPY002 - the global generator is what is to be fixed
     random.seed(0)
+
+
+@pytest.fixture(scope="session")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four synthetic surgeries of about a minute each, as real video files in the layout of Cholec80."""
+    from seqckpt.data import make_sample
+
+    root = tmp_path_factory.mktemp("data") / "sample"
+    make_sample(root, seed=1, num_videos=4, shortest_seconds=60, longest_seconds=70, progress=False)
+    return root

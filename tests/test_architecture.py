@@ -1,7 +1,7 @@
 """The layers of the package, held against every import in it: one table says which edges are allowed.
 
     L4  cli  __main__  bench
-    L3  build                  the only one that knows both config and library
+    L3  build                  the only unit that knows both config and library
     L2  training
     L1  core  memory  models  data  metrics  plots
     L0  config  errors  units  atomic  progress  transparent  partition

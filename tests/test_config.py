@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
 
 from seqckpt.config import Config, config_folders, describe_keys, load_config, sample_root, write_config
-from seqckpt.data import PHASES
+from seqckpt.data import list_formats
 from seqckpt.errors import ConfigError
 
 REPOSITORY = Path(__file__).parent.parent
@@ -114,6 +115,11 @@ def test_a_split_is_given_in_parts(empty: str) -> None:
     assert (split.train, split.val, split.test) == (["1-6", 8], None, ["video09"])
 
 
+def test_a_clip_is_a_number_of_frames_or_a_whole_video(empty: str) -> None:
+    assert load_config([empty, "data.clip_length=300"])[1].data.clip_length == 300
+    assert load_config([empty, "data.clip_length=video"])[1].data.clip_length == "video"
+
+
 def test_interpolations_are_resolved(empty: str) -> None:
     _, config = load_config([empty, "memory.segment_length=${memory.chunk_size}", "memory.chunk_size=7"])
     assert config.memory.segment_length == 7
@@ -144,6 +150,11 @@ def test_what_is_written_loads_again_to_an_equal_config(tmp_path: Path) -> None:
         ("train.epochs=null", "train.epochs=null (command line): expected a whole number"),
         ("train.epochs=-1", "train.epochs=-1 (command line): expected a number of at least 1"),
         ("memory.chunk_size=0", "memory.chunk_size=0 (command line): expected a number of at least 1"),
+        ("data.clip_length=0", "data.clip_length=0 (command line): expected a number of at least 1"),
+        ("data.clip_length=long", "data.clip_length=long (command line): expected a number, or one of video"),
+        ("data.clip_length=2.5", "data.clip_length=2.5 (command line): expected a whole number or a text"),
+        ("data.order=random", "data.order=random (command line): expected one of shuffled, sequential"),
+        ("data.augment.flip=2", "data.augment.flip=2.0 (command line): expected a number of at least 0 and of at most"),
         ("memory.enabled=maybe", "memory.enabled=maybe (command line): expected true or false"),
         ("train.lr=nan", "train.lr=nan (command line): expected a number above 0"),
         ("train.lr=fast", "train.lr=fast (command line): expected a number"),
@@ -202,10 +213,11 @@ def test_every_key_has_a_meaning_and_a_possible_default() -> None:
     assert isinstance(defaults, dict)
     for section in dataclasses.fields(Config):
         assert section.name in described
-    assert "memory.chunk_size=25" in described
+    assert "memory.chunk_size=null" in described
     assert "train.class_weights=none" in described
 
 
-def test_default_phases_are_those_of_the_format() -> None:
-    """The names stand in two layers that may not import each other."""
-    assert tuple(Config().data.phase_names) == PHASES
+def test_every_format_is_named() -> None:
+    """They stand in two layers that may not import each other."""
+    (line,) = (line for line in describe_keys().splitlines() if line.startswith("  data.format="))
+    assert set(re.findall(r"\w+", line)) >= set(list_formats())

@@ -14,7 +14,10 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
+from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
+from seqckpt.cli.doctor import DOCTOR
+from seqckpt.cli.plan import PLAN
 from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
@@ -55,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (TRAIN, PROFILE)}
+_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

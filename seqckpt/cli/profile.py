@@ -37,7 +37,7 @@ def _profile(arguments: Sequence[str], flags: frozenset[str]) -> int:
         for name, trace in traces.items():
             trace.to_json(path / f"{name}.json")
             plot_trace(trace, path / f"{name}.png")
-            print(f"{name}: {config.data.clip_length} frames of {config.data.image_size} px on {trace.device}")
+            print(f"{name}: {build.choose_window(config.data)} frames of {config.data.image_size} px on {trace.device}")
             print(f"{trace.table()}\n")
         compare_traces(traces, path / "comparison.png")
         if "plain" in traces:
@@ -61,9 +61,9 @@ def _trace(config: Config, *, enabled: bool) -> MemoryTrace:
         parameter.grad = torch.zeros_like(parameter)
     optimiser.step()
     optimiser.zero_grad(set_to_none=True)
-    data = config.data
-    frames = torch.randint(256, (data.clip_length, 3, data.image_size, data.image_size), dtype=torch.uint8)
-    targets = torch.randint(len(data.phase_names), (data.clip_length,))
+    length, size = build.choose_window(config.data), config.data.image_size
+    frames = torch.randint(256, (length, 3, size, size), dtype=torch.uint8)
+    targets = torch.randint(len(build.choose_phase_names(config.data)), (length,))
     return trace_memory(model, [frames.to(device)], [targets.to(device)], optimiser=optimiser)
 
 

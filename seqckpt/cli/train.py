@@ -27,7 +27,7 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     config_name, config = load_config(arguments, find_more=build.find_unusable_names)
     path = training.choose_run_path(config.run, config_name)
     device = build.choose_device(config.train.device)
-    phase_names = list(config.data.phase_names)
+    phase_names = config.data.phase_names = build.choose_phase_names(config.data)  # so that the run says them
     ids = build.choose_videos(config.data)
     model = build.build_model(config)
     build.check_image_size(model, config.data.image_size)
@@ -86,8 +86,9 @@ def _finish(
     trainer: training.Trainer, config_name: str, config: Config, videos: build.Videos, *, started: float
 ) -> dict[str, Any]:
     """Score the best epoch on the test videos, write all results, and return the summary."""
+    phase_names = build.choose_phase_names(config.data)
     trainer.load_best()
-    predictions = training.predict_videos(trainer.model, videos.test, window=config.data.clip_length)
+    predictions = training.predict_videos(trainer.model, videos.test, window=build.choose_window(config.data))
     scores = training.score(predictions, trainer.num_phases)
     progress = trainer.progress
     training.draw_curves(trainer.folder, progress.records)
@@ -102,8 +103,11 @@ def _finish(
         "num_train_videos": len(videos.train),
         "num_val_videos": len(videos.val),
         "num_test_videos": len(videos.test),
+        "phase_frames": build.count_phases(videos, phase_names),
+        "phase_weights": build.list_class_weights(trainer.model),
         "num_steps": progress.step,
         "frames_per_second": progress.of_run.num_frames / progress.of_run.seconds,
+        "waiting_share": progress.of_run.waiting_seconds / progress.of_run.seconds,
         "peak_memory_bytes": progress.of_run.peak_bytes or None,
         "peak_memory_meaning": trainer.meter.meaning,
         "elapsed_seconds": time.perf_counter() - started,
@@ -111,14 +115,14 @@ def _finish(
         "torch_version": torch.__version__,
         "device": _describe_device(trainer.device),
     }
-    training.write_results(trainer.folder, predictions, config.data.phase_names, summary)
+    training.write_results(trainer.folder, predictions, phase_names, summary)
     return summary
 
 
 def _describe(config: Config, videos: build.Videos, device: torch.device, path: Path) -> str:
     model, memory = config.model, config.memory
     over_time = "each frame by itself" if model.rnn == "none" else f"{model.rnn} {model.hidden_size}"
-    saving = str(build.build_schedule(memory)) if memory.enabled else "plain run"
+    saving = build.build_schedule(memory).describe_choices() if memory.enabled else "plain run"
     counts = f"{len(videos.train)} videos to train, {len(videos.val)} to validate, {len(videos.test)} to test"
     return f"{model.encoder} + {over_time} on {_describe_device(device)}, {saving}; {counts}; results in {path}"
 

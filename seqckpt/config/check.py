@@ -31,8 +31,8 @@ def what_is_expected(value: Any, metadata: Mapping[str, Any]) -> str | None:
     """Return in words what was expected, where a value is none of the choices or outside the limits of its key."""
     choices = metadata["choices"]
     limits = {name: limit for name, limit in metadata["limits"].items() if limit is not None}
-    if choices and value not in choices:
-        return f"one of {', '.join(choices)}"
+    if choices and value not in choices and not (limits and isinstance(value, int)):
+        return f"{'a number, or ' if limits else ''}one of {', '.join(choices)}"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     if math.isfinite(value) and all(_INSIDE[name](value, limit) for name, limit in limits.items()):
@@ -44,7 +44,7 @@ def describe_type(kind: Any) -> str:
     """Name a key's type as people write it."""
     arguments = typing.get_args(kind)
     if isinstance(kind, types.UnionType):
-        return " or ".join([*(describe_type(part) for part in arguments if part is not type(None)), "null"])
+        return " or ".join("null" if part is type(None) else describe_type(part) for part in arguments)
     if typing.get_origin(kind) is list:
         return "a list, such as [a, b]" if arguments[0] is str else "a list, such as [1, 4-8]"
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}[kind]

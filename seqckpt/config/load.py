@@ -69,9 +69,8 @@ def describe_keys() -> str:
     lines = []
     for key, entry in _KEYS.items():
         default = OmegaConf.select(defaults, key)
-        shown = f"[{len(default)} names]" if OmegaConf.is_list(default) else show(default)
         choices = f" ({', '.join(entry.metadata['choices'])})" if entry.metadata["choices"] else ""
-        lines.append(f"  {f'{key}={shown}':<28} {entry.metadata['meaning']}{choices}")
+        lines.append(f"  {f'{key}={show(default)}':<28} {entry.metadata['meaning']}{choices}")
     return "\n".join(lines)
 
 
@@ -153,8 +152,8 @@ def _find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     if dropout > 0 and values.get("model.num_layers") == 1 and values.get("model.rnn") != "none":
         yield f"model.dropout={dropout}: it acts between layers, so expected model.num_layers of at least 2"
     yield from _find_impossible_memory(values)
-    names = list(values.get("data.phase_names", ["", " "]))
-    if len(set(names)) != len(names) or len(names) < 2:
+    names = values.get("data.phase_names")
+    if names is not None and (len(set(names)) != len(names) or len(names) < 2):
         yield f"data.phase_names={names}: expected at least two names, each of them once"
 
 

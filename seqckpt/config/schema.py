@@ -14,6 +14,7 @@ from typing import Any
 
 __all__ = [
     "DEFAULT_ROOT",
+    "AugmentConfig",
     "Config",
     "DataConfig",
     "MemoryConfig",
@@ -23,15 +24,6 @@ __all__ = [
     "list_keys",
 ]
 
-_PHASES = (
-    "Preparation",
-    "CalotTriangleDissection",
-    "ClippingCutting",
-    "GallbladderDissection",
-    "GallbladderPackaging",
-    "CleaningCoagulation",
-    "GallbladderRetraction",
-)
 DEFAULT_ROOT = "data/sample"
 
 
@@ -63,15 +55,80 @@ class SplitConfig:
 
 
 @dataclass
+class AugmentConfig:
+    """Random changes to training clips, drawn once per clip and epoch; the defaults change nothing."""
+
+    smallest_crop: float = _key(1.0, "least share of the picture's area that a random crop keeps", above=0, at_most=1)
+    flip: float = _key(0.0, "probability that a clip is flipped left to right", at_least=0, at_most=1)
+    rotation_degrees: float = _key(0.0, "clips are turned by up to that much either way", at_least=0, at_most=180)
+    brightness: float = _key(0.0, "factor drawn from 1 - x to 1 + x", at_least=0, at_most=1)
+    contrast: float = _key(0.0, "factor drawn from 1 - x to 1 + x", at_least=0, at_most=1)
+    saturation: float = _key(0.0, "factor drawn from 1 - x to 1 + x", at_least=0, at_most=1)
+    hue: float = _key(0.0, "shift by up to that share of the colour circle either way", at_least=0, at_most=0.5)
+
+
+@dataclass
 class DataConfig:
-    root: str = _key(DEFAULT_ROOT, "data set in the Cholec80 layout; the default is the sample data, made when absent")
+    root: str = _key(DEFAULT_ROOT, "folder of the data set; the default is the sample data, made when absent")
+    format: str = _key(
+        "cholec80",
+        "layout of the data set: cholec80, m2cai16, autolaparo, heichole, cataract101, mstcn, frames, csv, or your own",
+    )
+    frames_from: str = _key(
+        "auto",
+        "videos: from video files; frames: from folders of extracted frames; auto: whichever is there",
+        choices=("auto", "videos", "frames"),
+    )
+    frame_rate: float | None = _key(
+        None,
+        "how many numbers in the names of extracted frames make a second; null: the data set says",
+        above=0,
+        at_most=1000,
+    )
+    annotation_fps: float | None = _key(
+        None,
+        "frames a second that annotations count, where that is another rate than the video's",
+        above=0,
+        at_most=1000,
+    )
     fps: float = _key(1.0, "frames sampled per second of video", at_least=0.001, at_most=1000)
     image_size: int = _key(64, "height and width of frames, resized to it, in pixels", at_least=16, at_most=4096)
-    clip_length: int = _key(500, "frames that one loss is computed over", at_least=1)
-    phase_names: list[str] = _key(_PHASES, "names of the phases, in the order of their ids")
+    cache: str = _key(
+        "memory_map",
+        "memory_map: frames are decoded once, into data.cache_dir; none: from the files whenever they are read",
+        choices=("memory_map", "none"),
+    )
+    clip_length: int | str = _key(
+        500, "frames that one loss is computed over; video: whole videos", choices=("video",), at_least=1
+    )
+    order: str = _key(
+        "shuffled",
+        "shuffled: clips in random order; sequential: videos from start to end, train.batch_size of them side by side "
+        "(no state is carried from clip to clip yet)",
+        choices=("shuffled", "sequential"),
+    )
+    phase_names: list[str] | None = _key(None, "names of the phases, in the order of their ids; null: the format's own")
+    ignored_labels: list[str] = _key([], "what annotations write where there is no label, such as -1")
+    overlap_priority: list[str] = _key([], "of intervals that overlap, the phase that stands first here wins")
+    tail: str = _key(
+        "trim",
+        "if a video and its annotation differ in length, trim: use what both have (2 % at most); strict: an error",
+        choices=("trim", "strict"),
+    )
+    corrupt: str = _key(
+        "error",
+        "if a frame cannot be decoded, error: stop; repeat: the last good frame once more, counted in the log",
+        choices=("error", "repeat"),
+    )
+    unlabelled: str = _key(
+        "ignore",
+        "if frames have no label, ignore: they are seen, but nothing is learnt of them; error: stop",
+        choices=("ignore", "error"),
+    )
     cache_dir: str | None = _key(None, "folder for decoded frames; null: beside the data")
     num_workers: int = _key(0, "processes that prepare clips; 0: none beside the main one", at_least=0)
     split: SplitConfig = field(default_factory=SplitConfig)
+    augment: AugmentConfig = field(default_factory=AugmentConfig)
 
 
 @dataclass
@@ -97,7 +154,7 @@ class MemoryConfig:
     )
     outer_segment_length: int | None = _key(None, "a second, longer level of segments around those", at_least=2)
     loss_segment_length: int | None = _key(
-        None, "frames per segment of the loss; null: as above, or planned", at_least=1
+        None, "frames per segment of the loss; null: segment_length, or planned", at_least=1
     )
     keep_depth: float | None = _key(
         None, "last stages of the encoder that are kept, not recomputed; null: 0, or planned", at_least=0

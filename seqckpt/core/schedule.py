@@ -71,30 +71,33 @@ class Schedule:
                 part.segment_length = self.loss_segment_length or levels[-1]
         return model
 
-    def __str__(self) -> str:
+    def describe_choices(self) -> str:
+        """What is chosen, in words, without what is predicted."""
         keep = self.keep
-        kept = [
-            f"the last {keep.depth} stages" if keep.depth else "",
-            f"{keep.chunks} last chunks" if keep.chunks > 1 else "",
-        ]
+        stages = f"the last {keep.depth:.3g} stages" if keep.depth else ""
+        kept = [text for text in (stages, f"the last {keep.chunks} chunks" if keep.chunks > 1 else "") if text]
         parts = [
             f"chunks of {self.chunk_size}",
             f"segments of {self.segment_length}",
             f"loss segments of {self.loss_segment_length}" if self.loss_segment_length else "",
-            "kept: " + " and ".join(filter(None, kept)) if any(kept) else "",
+            "kept: " + " and ".join(kept) if kept else "",
             "" if keep.frozen else "frozen stages replayed",
         ]
+        return ", ".join(filter(None, parts))
+
+    def __str__(self) -> str:
+        parts = [self.describe_choices()]
         if self.predicted_peak_bytes is not None:
-            parts.append(f"peak {format_bytes(self.predicted_peak_bytes)}")
-        if self.predicted_plain_peak_bytes is not None:
-            parts[-1] += f" (plain {format_bytes(self.predicted_plain_peak_bytes)})"
+            plain = self.predicted_plain_peak_bytes
+            beside = "" if plain is None else f" (plain {format_bytes(plain)})"
+            parts.append(f"peak {format_bytes(self.predicted_peak_bytes)}{beside}")
         if self.predicted_step_seconds is not None:
-            parts.append(f"{self.predicted_step_seconds:.3g} s a step")
-        if self.predicted_plain_step_seconds is not None:
-            parts[-1] += f" (plain {self.predicted_plain_step_seconds:.3g} s)"
+            seconds = self.predicted_plain_step_seconds
+            beside = "" if seconds is None else f" (plain {seconds:.3g} s)"
+            parts.append(f"{self.predicted_step_seconds:.3g} s a step{beside}")
         if self.recompute_fraction is not None:
             parts.append(f"{self.recompute_fraction:.0%} of a forward recomputed")
-        return ", ".join(filter(None, parts))
+        return "; ".join(parts)
 
     def to_dict(self) -> dict[str, Any]:
         """Numbers, lists and dicts only."""

@@ -1,14 +1,23 @@
 """Data sets as they lie on disk, turned into videos, clips and labels.
 
-    video files --video_file--> sampled frames --frame_cache--> FrameSource --+
-    annotation files --annotations--> label per video frame --cholec80--------+--> Video --clips--> Clip
+    folder --formats--> entries --+--recording--> sampled frames --frame_cache or streamed_frames--> FrameSource --+
+                                  |                                                                                |
+                                  +--annotations, labels--> LabelTrack --checks--------------------reading---------+
+                                                                                                                   |
+    step <--clip_loader-- augmented, read ahead <--lanes-- Clip in its order <--clips-- Video <--------------------+
 
-- `video_file`: which frame is shown when, and decoding just those that are wanted, resized on the way.
-- `frame_cache`: decoded frames on disk, uint8, one memory-mapped file per video; a FrameSource.
-- `annotations`: tables of text, strictly read. `cholec80`: a format, one function from a folder to Videos; another
-  format is another such file.
-- `videos`: Video and FrameSource, the one internal form. `splits`: which videos are for what. `clips`: what one loss
-  is computed over, and in which order.
+- `formats`: one small file per format, a function from a `data_folder` to what it holds. `annotations`: tables of text,
+  strictly read. `labels`: texts to ids. `label_track`: rows and intervals laid out over time.
+- `frame_source`: FrameSource, the one protocol: `len(source)`, `source[a:b]`; and a stretch of one.
+- `timeline`: which frame is shown when, and which are sampled. `video_file`, `frame_folder`: listing the frames of a
+  video or a folder of images, and decoding just those that are wanted, resized on the way. `recording`: either of them.
+- `frame_cache`: decoded frames on disk, uint8, one memory-mapped file per video. `streamed_frames`: decoded when read.
+  `sampling`: all videos of a data set by one of the two, in parallel.
+- `reading`: frames and labels brought together, into `videos`: Video, the one internal form.
+- `doctor`: everything odd or wrong as `findings`: `checks` compares `video_facts`, `pictures` looks at frames,
+  `class_balance` counts labels.
+- `splits`: which videos are for what. `clips`: what one loss is computed over. `lanes`: in which order. `augmentation`:
+  random changes to a clip's pictures. `prefetch`: reading ahead of the step. `clip_loader`: all of this for an epoch.
 - `sample`, `sample_script`, `sample_scene`: synthetic surgeries in the layout of Cholec80.
 - `natural_order`: how names are sorted.
 
@@ -16,26 +25,60 @@ Frames are uint8 (T, C, H, W), RGB, until they are inside the encoder's chunk. W
 DataError with file, line, what was read and what was expected.
 """
 
-from seqckpt.data.cholec80 import PHASES, TOOLS, list_video_ids, read_cholec80
-from seqckpt.data.clips import Clip, clip_loader, cut_clips
+from seqckpt.data.augmentation import Augmentation
+from seqckpt.data.class_balance import check_balance, format_balance
+from seqckpt.data.clip_loader import clip_loader
+from seqckpt.data.clips import Clip, cut_clips
+from seqckpt.data.doctor import Checkup, examine
+from seqckpt.data.findings import Finding, report_findings
+from seqckpt.data.formats import DataSet, find_format, list_formats, register_format
+from seqckpt.data.frame_cache import SampledVideo
+from seqckpt.data.frame_source import FrameSource
+from seqckpt.data.labels import Labels, check_names
+from seqckpt.data.lanes import order_clips
+from seqckpt.data.prefetch import Prefetched, WaitingTime
+from seqckpt.data.reading import Sources, choose_cache_dir, find_entries, list_sources, read_videos
 from seqckpt.data.sample import SAMPLE_SPLIT, make_sample, sample_per_frame_limit
-from seqckpt.data.splits import parse_split
-from seqckpt.data.videos import IGNORE_INDEX, FrameSource, Video, count_classes
+from seqckpt.data.sampling import CacheEstimate, estimate_cache, sample_videos
+from seqckpt.data.splits import expand_split, parse_split
+from seqckpt.data.videos import IGNORE_INDEX, Video, count_classes
 
 __all__ = [
     "IGNORE_INDEX",
-    "PHASES",
     "SAMPLE_SPLIT",
-    "TOOLS",
+    "Augmentation",
+    "CacheEstimate",
+    "Checkup",
     "Clip",
+    "DataSet",
+    "Finding",
     "FrameSource",
+    "Labels",
+    "Prefetched",
+    "SampledVideo",
+    "Sources",
     "Video",
+    "WaitingTime",
+    "check_balance",
+    "check_names",
+    "choose_cache_dir",
     "clip_loader",
     "count_classes",
     "cut_clips",
-    "list_video_ids",
+    "estimate_cache",
+    "examine",
+    "expand_split",
+    "find_entries",
+    "find_format",
+    "format_balance",
+    "list_formats",
+    "list_sources",
     "make_sample",
+    "order_clips",
     "parse_split",
-    "read_cholec80",
+    "read_videos",
+    "register_format",
+    "report_findings",
     "sample_per_frame_limit",
+    "sample_videos",
 ]

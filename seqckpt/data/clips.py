@@ -1,66 +1,59 @@
-"""Clips: the stretches of videos that one loss is computed over, and the order in which training reads them."""
+"""Clips: the stretches of videos that one loss is computed over."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 
-from seqckpt.data.videos import FrameSource, Video
+from seqckpt.data.frame_source import FrameSource, Stretch
+from seqckpt.data.videos import Video
 from seqckpt.errors import DataError
 
-__all__ = ["Clip", "clip_loader", "cut_clips"]
+__all__ = ["Clip", "cut_clips"]
 
 
 @dataclass(frozen=True, eq=False)
 class Clip:
-    """Frames `start` to `stop` (exclusive) of a video. `loaded`, where given, are these frames in memory."""
+    """Frames `start` to `stop` (exclusive) of a video.
+
+    `source`, where given, is what these frames are read from instead of the video: augmented, prefetched, or loaded
+    into memory. `lane` is the row of the batch that the clip is read in, where videos are read in order.
+    """
 
     video: Video
     start: int
     stop: int
-    loaded: Tensor | None = None
+    source: FrameSource | None = None
+    lane: int | None = None
 
     def __len__(self) -> int:
         return self.stop - self.start
 
     @property
     def frames(self) -> FrameSource:
-        """The clip's frames, a FrameSource: read from the video when sliced, or the tensor where they are loaded."""
-        return _Part(self.video.frames, self.start, self.stop) if self.loaded is None else self.loaded
+        """The clip's frames, uint8 (C, H, W) each, read when sliced."""
+        return Stretch(self.video.frames, self.start, self.stop) if self.source is None else self.source
 
     @property
     def targets(self) -> Tensor:
         """The phases, int64 (len(clip),)."""
         return self.video.phases[self.start : self.stop]
 
+    @property
+    def resets(self) -> bool:
+        """Whether a video begins here, so that no state is carried into this clip."""
+        return self.start == 0
+
+    def read_from(self, source: FrameSource) -> Clip:
+        """Return the same clip with its frames read from `source`, which has as many."""
+        return dataclasses.replace(self, source=source)
+
     def load(self) -> Clip:
         """Return the same clip with its frames in memory, uint8 (len(clip), C, H, W)."""
-        return dataclasses.replace(self, loaded=self.frames[0 : len(self)])
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A stretch of a FrameSource."""
-
-    source: FrameSource
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __getitem__(self, index: slice) -> Tensor:
-        start, stop, step = index.indices(len(self))
-        if step != 1:
-            raise ValueError(f"frames are read in a row; got a slice with step {step}")
-        return self.source[self.start + start : self.start + max(start, stop)]
+        return self.read_from(self.frames[0 : len(self)])
 
 
 def cut_clips(videos: Iterable[Video], clip_length: int | None) -> list[Clip]:
@@ -75,47 +68,3 @@ def cut_clips(videos: Iterable[Video], clip_length: int | None) -> list[Clip]:
         length = clip_length or max(1, len(video))
         clips += [Clip(video, start, min(start + length, len(video))) for start in range(0, len(video), length)]
     return clips
-
-
-def clip_loader(
-    clips: Sequence[Clip],
-    *,
-    batch_size: int,
-    seed: int,
-    epoch: int,
-    shuffle: bool,
-    num_workers: int = 0,
-) -> DataLoader[list[Clip]]:
-    """Return one epoch of batches, lists of `batch_size` clips, the last one shorter where they do not divide.
-
-    The order is a function of seed and epoch alone, and torch's global random state is left as it is. Without workers
-    frames are read where they are used; with `num_workers` processes these read them ahead (Clip.load).
-    """
-    if batch_size < 1 or num_workers < 0:
-        raise DataError(f"batch_size={batch_size}, num_workers={num_workers}; expected at least 1 and at least 0")
-    order = np.random.default_rng([seed, epoch]).permutation(len(clips)) if shuffle else np.arange(len(clips))
-    batches = [order[start : start + batch_size].tolist() for start in range(0, len(order), batch_size)]
-    dataset: Dataset[Any] = _Loading(clips) if num_workers else _Lazy(clips)
-    return DataLoader(
-        dataset,
-        batch_sampler=batches,
-        collate_fn=list,
-        num_workers=num_workers,
-        generator=torch.Generator().manual_seed(0),
-    )
-
-
-class _Lazy(Dataset[Clip]):
-    def __init__(self, clips: Sequence[Clip]) -> None:
-        self.clips = clips
-
-    def __len__(self) -> int:
-        return len(self.clips)
-
-    def __getitem__(self, index: int) -> Clip:
-        return self.clips[index]
-
-
-class _Loading(_Lazy):
-    def __getitem__(self, index: int) -> Clip:
-        return self.clips[index].load()

@@ -1,14 +1,13 @@
-"""Decoded frames on disk, so that a video is decoded once: in later epochs and runs frames come from a memory map.
+"""Decoded frames on disk, so that a recording is decoded once: in later epochs and runs frames come from a memory map.
 
-One file per video, image size and frame rate:
+One file per video (or folder of frames), image size and frame rate:
 
     magic | length and CRC-32 of the header | header (JSON), padded | frames, uint8 (T, 3, height, width)
 
-The file's name holds a hash of what it was made from: the video's file name, size in bytes and time of last change
-(what make and rsync go by; hashing the content would read a hundred gigabytes at every start), the image size, the
-frame rate and the format's version. A changed video thus finds no cache and is decoded again; the same video in a
-moved folder finds it still. Damage is noticed by length and CRC when a cache is opened, which costs one read of the
-file, and the cache is then made anew. Writing is atomic.
+The file's name holds a hash of what it was made from: the recording's name, size in bytes and time of last change
+(`recording.identify`), the image size, the frame rate and the format's version. A changed video thus finds no cache and
+is decoded again; the same video in a moved folder finds it still. Damage is noticed by length and CRC when a cache is
+opened, which costs one read of the file, and the cache is then made anew. Writing is atomic.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import shutil
 import struct
 import threading
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,13 +32,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from seqckpt.atomic import new_file
-from seqckpt.data.video_file import choose_frames, index_video, read_frames, to_fraction
+from seqckpt.data.frame_source import FrameSource, span_of
+from seqckpt.data.recording import identify, index_recording, number_frames, read_recording
+from seqckpt.data.timeline import Timeline, choose_frames, to_fraction
 from seqckpt.errors import DataError
 from seqckpt.units import format_bytes
 
-__all__ = ["CachedFrames", "CachedVideo", "Stopped", "cache_path", "cache_video"]
+__all__ = ["CachedFrames", "SampledVideo", "Stopped", "cache_path", "cache_video"]
 
-_MAGIC = b"SEQCKPT1"
+_MAGIC = b"SEQCKPT2"
 _PREFIX = struct.Struct("<8sII")  # magic, length of the header, CRC-32 of the header
 _ALIGNMENT = 4096
 _READ_BYTES = 1 << 20
@@ -63,12 +65,8 @@ class CachedFrames:
         return f"CachedFrames({str(self.path)!r}, shape={self.shape})"
 
     def __getitem__(self, index: slice) -> Tensor:
-        if not isinstance(index, slice):
-            raise TypeError(f"frames are read by slice, such as frames[3:4]; got {index!r}")
-        start, stop, step = index.indices(len(self))
-        if step != 1:
-            raise ValueError(f"frames are read in a row; got a slice with step {step}")
-        frames = torch.empty((max(0, stop - start), *self.shape[1:]), dtype=torch.uint8)
+        start, stop = span_of(index, len(self))
+        frames = torch.empty((stop - start, *self.shape[1:]), dtype=torch.uint8)
         if len(frames):
             try:
                 stored = np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
@@ -77,20 +75,20 @@ class CachedFrames:
             frames.numpy()[...] = stored[start:stop]
         return frames
 
-    def first(self, length: int) -> CachedFrames:
-        """Return the source of the first `length` frames only."""
-        return CachedFrames(self.path, self.offset, (min(length, len(self)), *self.shape[1:]))
-
 
 @dataclass(frozen=True, eq=False)
-class CachedVideo:
-    """A cached video: `frames` (T of them), `numbers` int64 (T,), which of the video's `num_frames` each of them is,
-    and how long the video lasts."""
+class SampledVideo:
+    """The frames sampled from a recording: T of them, decoded before or to be decoded when sliced.
 
-    frames: CachedFrames
+    `numbers` int64 (T,) says which of the recording's `num_frames` each of them is, from 0, as annotations count them.
+    `repeated` holds the places (in 0 .. T - 1) where the last good frame stands in for a damaged one, as far as known.
+    """
+
+    frames: FrameSource
     numbers: NDArray[np.int64]
     num_frames: int
     duration_seconds: float
+    repeated: tuple[int, ...] = ()
 
 
 class Stopped(Exception):
@@ -103,35 +101,42 @@ def cache_video(
     fps: float,
     image_size: tuple[int, int],
     cache_dir: Path,
+    frame_rate: float | None = None,
+    corrupt: str = "error",
     stop: threading.Event | None = None,
-) -> CachedVideo:
-    """Return a video's sampled frames from the cache, decoded into it first if they are not there, or damaged.
+    count: Callable[[], object] = lambda: None,
+) -> SampledVideo:
+    """Return a recording's sampled frames from the cache, decoded into it first if they are not there, or damaged.
 
-    `fps` frames a second, resized to `image_size` (height, width). Memory: one frame. Raises DataError where the video
-    cannot be decoded or the cache cannot be written; what has been cached before stays usable. Raises Stopped, and
-    leaves nothing half-made, soon after another thread has set `stop`.
+    `fps` frames a second, resized to `image_size` (height, width); `frame_rate` is that of a folder of images. What
+    cannot be decoded is a DataError, or with corrupt="repeat" the last good frame once more. `count` is
+    called after each frame that is written. Memory: one frame. Raises DataError where the
+    cache cannot be written; what has been cached before stays usable. Raises Stopped, and leaves nothing half-made,
+    soon after another thread has set `stop`.
     """
-    place = cache_path(path, fps=fps, image_size=image_size, cache_dir=cache_dir)
+    place = cache_path(path, fps=fps, image_size=image_size, cache_dir=cache_dir, frame_rate=frame_rate)
     if place.exists():
         try:
-            return _open_cache(place)
+            return _open_cache(place, path, corrupt)
         except _Damaged as error:
             _log.warning("the frame cache %s is damaged (%s): made anew", place, error)
+    timeline = index_recording(path, frame_rate=frame_rate)
+    places = choose_frames(timeline, fps)
+    damaged: list[int] | None = [] if corrupt == "repeat" else None
+    rows = read_recording(timeline, places, image_size=image_size, damaged=damaged)
     try:
         with new_file(place) as file:
-            _write_cache(file, path, fps, image_size, stop or threading.Event())
+            _write_cache(file, timeline, places, image_size, _watch(rows, stop, count), damaged)
     except OSError as error:
         raise _cannot_write(cache_dir, path, error) from error
-    return _open_cache(place, check_frames=False)
+    return _open_cache(place, path, corrupt, check_frames=False)
 
 
-def cache_path(path: Path, *, fps: float, image_size: tuple[int, int], cache_dir: Path) -> Path:
-    """Return where the cache of a video is or would be. Raises DataError where the video does not exist."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise DataError(f"{path} cannot be opened as a video: {error.strerror or error}") from error
-    source = [path.name, status.st_size, status.st_mtime_ns, str(to_fraction(fps)), *image_size, _MAGIC.decode()]
+def cache_path(
+    path: Path, *, fps: float, image_size: tuple[int, int], cache_dir: Path, frame_rate: float | None = None
+) -> Path:
+    """Return where the cache of a recording is or would be. Raises DataError where the recording does not exist."""
+    source = [*identify(path, frame_rate=frame_rate), str(to_fraction(fps)), *image_size, _MAGIC.decode()]
     key = hashlib.sha256(json.dumps(source).encode()).hexdigest()[:16]
     height, width = image_size
     return cache_dir / f"{path.stem}-{width}x{height}-{fps:g}fps-{key}.frames"
@@ -141,25 +146,41 @@ class _Damaged(Exception):
     """A cache file that is not as it was written."""
 
 
-def _write_cache(file: BinaryIO, path: Path, fps: float, image_size: tuple[int, int], stop: threading.Event) -> None:
-    index = index_video(path)
-    numbers = choose_frames(index, fps)
+def _watch(
+    rows: Iterator[NDArray[np.uint8]], stop: threading.Event | None, count: Callable[[], object]
+) -> Iterator[NDArray[np.uint8]]:
+    for row in rows:
+        if stop is not None and stop.is_set():
+            raise Stopped
+        yield row
+        count()
+
+
+def _write_cache(
+    file: BinaryIO,
+    timeline: Timeline,
+    places: NDArray[np.int64],
+    image_size: tuple[int, int],
+    rows: Iterator[NDArray[np.uint8]],
+    damaged: list[int] | None,
+) -> None:
+    numbers, num_frames = number_frames(timeline, places)
     header: dict[str, Any] = {
-        "shape": [len(numbers), 3, *image_size],
+        "shape": [len(places), 3, *image_size],
         "crc32": "00000000",
-        "num_frames": len(index.stamps),
-        "duration_seconds": index.duration_seconds,
+        "num_frames": num_frames,
+        "duration_seconds": timeline.duration_seconds,
         "numbers": numbers.tolist(),
+        "repeated": "0" * len(places),  # a digit per frame, so that the header's length is known before
     }
     file.write(_pack_header(header))
     crc = 0
-    for row in read_frames(index, numbers, image_size=image_size):
-        if stop.is_set():
-            raise Stopped
+    for row in rows:
         data = row.tobytes()
         crc = zlib.crc32(data, crc)
         file.write(data)
-    header["crc32"] = f"{crc:08x}"
+    lost = set(damaged or ())
+    header |= {"crc32": f"{crc:08x}", "repeated": "".join("01"[k in lost] for k in range(len(places)))}
     file.seek(0)
     file.write(_pack_header(header))
 
@@ -170,7 +191,7 @@ def _pack_header(header: dict[str, Any]) -> bytes:
     return packed.ljust(-(-len(packed) // _ALIGNMENT) * _ALIGNMENT, b"\0")
 
 
-def _open_cache(place: Path, *, check_frames: bool = True) -> CachedVideo:
+def _open_cache(place: Path, path: Path, corrupt: str, *, check_frames: bool = True) -> SampledVideo:
     try:
         with open(place, "rb") as file:
             header = _read_header(file)
@@ -183,7 +204,14 @@ def _open_cache(place: Path, *, check_frames: bool = True) -> CachedVideo:
     except OSError as error:
         raise _Damaged(error.strerror or str(error)) from error
     numbers = np.array(header["numbers"], np.int64)
-    return CachedVideo(CachedFrames(place, offset, shape), numbers, header["num_frames"], header["duration_seconds"])
+    repeated = tuple(k for k, digit in enumerate(header["repeated"]) if digit == "1")
+    if repeated and corrupt == "error":
+        raise DataError(
+            f"{path}: {len(repeated)} of {shape[0]} sampled frames cannot be decoded, the first of them frame "
+            f"{repeated[0]}; repair the file, leave it out, or let data.corrupt=repeat put the last good frame there"
+        )
+    frames = CachedFrames(place, offset, shape)
+    return SampledVideo(frames, numbers, header["num_frames"], header["duration_seconds"], repeated)
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from av.video.stream import VideoStream
 from tqdm import tqdm
 
 from seqckpt.atomic import FolderTakenError, new_folder
-from seqckpt.data.cholec80 import PHASES, TOOLS
+from seqckpt.data.formats.cholec80 import PHASES, TOOLS
 from seqckpt.data.sample_scene import SIDE, draw_video
 from seqckpt.data.sample_script import VIDEO_RATE, Script, per_frame_limit, write_script
 from seqckpt.errors import DataError

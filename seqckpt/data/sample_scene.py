@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from seqckpt.data.cholec80 import TOOLS
+from seqckpt.data.formats.cholec80 import TOOLS
 from seqckpt.data.sample_script import VIDEO_RATE, Script
 
 __all__ = ["SIDE", "draw_video"]

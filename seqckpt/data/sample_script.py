@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from seqckpt.data.cholec80 import PHASES, TOOLS
+from seqckpt.data.formats.cholec80 import PHASES, TOOLS
 
 __all__ = ["VIDEO_RATE", "Script", "per_frame_limit", "write_script"]
 

@@ -9,57 +9,96 @@ from collections.abc import Iterator, Mapping, Sequence
 from seqckpt.data.natural_order import sort_naturally
 from seqckpt.errors import DataError
 
-__all__ = ["parse_split"]
+__all__ = ["expand_split", "parse_split"]
+
+Split = Mapping[str, Sequence[str | int] | str | int | None]
 
 
-def parse_split(split: Mapping[str, Sequence[str | int] | None], available: Sequence[str]) -> dict[str, list[str]]:
+def parse_split(
+    split: Split, available: Sequence[str], *, lists: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, list[str]]:
     """Turn what a user writes into lists of video ids, one per part of the split.
 
-    An entry is an id ("video01"), the number at an id's end (1, "1", "01"), or a range of either with both ends
-    ("1-6", "video01-video06"). Order is kept.
+    An entry is an id ("video01"), the number at an id's end (1, "1", "01"), a range of either with both ends ("1-6",
+    "video01-video06"), or the name of one of the data set's own `lists` ("train.split1.bundle"); "not 3-4" takes out
+    what entries before it have put in. Order is kept.
     Raises DataError with everything that is wrong: a part without videos, an id that is not available, one that occurs
     twice, in one part or in two.
 
     >>> ids = [f"video{number:02d}" for number in range(1, 9)]
-    >>> parse_split({"train": ["1-3", "video05"], "val": [4], "test": ["video06-video07"]}, ids)
+    >>> parse_split({"train": ["1-5", "not 4"], "val": [4], "test": ["video06-video07"]}, ids)
     {'train': ['video01', 'video02', 'video03', 'video05'], 'val': ['video04'], 'test': ['video06', 'video07']}
     """
-    problems: list[str] = []
-    parts: dict[str, list[str]] = {}
-    owner: dict[str, str] = {}
-    for name, entries in split.items():
-        if isinstance(entries, str | int):
-            entries = [entries]
-        parts[name] = []
-        for entry in entries or ():
-            try:
-                ids = _expand(entry, available)
-            except DataError as error:
-                problems.append(f"{name}: {error}")
-                continue
-            for video_id in ids:
-                if video_id in owner:
-                    twice = (
-                        f"is in {owner[video_id]} and in {name}" if owner[video_id] != name else f"is twice in {name}"
-                    )
-                    problems.append(f"{video_id} {twice}; expected each video in one part, once")
-                else:
-                    owner[video_id] = name
-                    parts[name].append(video_id)
-        if not entries:
-            problems.append(f"{name} is empty; expected one video or more, such as [1, 4-8, video12]")
+    parts, problems = expand_split(split, available, lists=lists)
     if problems:
-        raise DataError(_report(problems, available))
+        shown = "".join(f"\n  {problem}" for problem in problems)
+        names = f"; lists are {', '.join(lists)}" if lists else ""
+        ids = ", ".join(_abbreviate(available)) or "none"
+        raise DataError(f"the split of the videos is wrong:{shown}\navailable are {ids}{names}")
     return parts
 
 
-def _expand(entry: str | int, available: Sequence[str]) -> list[str]:
+def expand_split(
+    split: Split, available: Sequence[str], *, lists: Mapping[str, Sequence[str]] | None = None
+) -> tuple[dict[str, list[str]], list[str]]:
+    """Return the ids of each part, and what is wrong with them in words: as parse_split, but raises nothing.
+
+    What is available stays in its part even where it is in another one too.
+    """
+    problems: list[str] = []
+    parts: dict[str, list[str]] = {}
+    for name, entries in split.items():
+        parts[name] = []
+        for entry in [entries] if isinstance(entries, str | int) else entries or ():
+            try:
+                ids = _expand(entry, available, lists or {})
+                removes = _is_removal(entry, available)
+            except DataError as error:
+                problems.append(f"{name}: {error}")
+                continue
+            if removes:
+                problems += [
+                    f"{name}: {entry!r} takes out {video_id}, which is not in it"
+                    for video_id in ids
+                    if video_id not in parts[name]
+                ]
+                parts[name] = [video_id for video_id in parts[name] if video_id not in ids]
+            else:
+                parts[name] += ids
+        if not parts[name] and not any(problem.startswith(f"{name}: ") for problem in problems):
+            problems.append(f"{name} is empty; expected one video or more, such as [1, 4-8, video12]")
+    return parts, problems + list(_find_repeats(parts))
+
+
+def _find_repeats(parts: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    owner: dict[str, str] = {}
+    for name, ids in parts.items():
+        for video_id in ids:
+            first = owner.setdefault(video_id, name)
+            if first != name:
+                yield f"{video_id} is in {first} and in {name}; expected each video in one part, once"
+        for video_id in dict.fromkeys(video_id for video_id in ids if ids.count(video_id) > 1):
+            yield f"{video_id} is twice in {name}; expected each video in one part, once"
+
+
+def _is_removal(entry: object, available: Sequence[str]) -> bool:
+    return isinstance(entry, str) and entry.strip().startswith("not ") and entry.strip() not in available
+
+
+def _expand(entry: str | int, available: Sequence[str], lists: Mapping[str, Sequence[str]]) -> list[str]:
     """Return the ids that one entry stands for."""
     if isinstance(entry, bool) or not isinstance(entry, str | int):
         raise DataError(f"{entry!r} is no video; expected an id, a number or a range")
     text = unicodedata.normalize("NFC", str(entry).strip())
     if text in available:
         return [text]
+    if _is_removal(text, available):
+        return _expand(text.removeprefix("not ").strip(), available, lists)
+    if text in lists:
+        absent = [video_id for video_id in lists[text] if video_id not in available]
+        if absent:
+            raise DataError(f"the list {text!r} names {', '.join(_abbreviate(absent))}, not there")
+        return list(lists[text])
     if re.fullmatch(r"[0-9]{1,9}", text):
         return [_find("", int(text), text, available)]
     ends = re.fullmatch(r"(.*?)([0-9]{1,9})\s*-\s*(.*?)([0-9]{1,9})", text)
@@ -85,11 +124,6 @@ def _find(prefix: str, number: int, entry: str, available: Sequence[str]) -> str
 def _matches(video_id: str, prefix: str, number: int) -> bool:
     ending = re.search(r"[0-9]+$", video_id)
     return ending is not None and int(ending[0]) == number and prefix in ("", video_id[: ending.start()])
-
-
-def _report(problems: Sequence[str], available: Sequence[str]) -> str:
-    listed = "".join(f"\n  {problem}" for problem in problems)
-    return f"the split of the videos is wrong:{listed}\navailable are {', '.join(_abbreviate(available)) or 'none'}"
 
 
 def _abbreviate(available: Sequence[str]) -> Iterator[str]:

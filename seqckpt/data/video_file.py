@@ -1,19 +1,15 @@
 """Video files read by presentation time stamp, through PyAV.
 
-Frame n of a sampled sequence is the frame shown at n / fps seconds, counted from when the first frame is shown: never
-"every 25th frame", since a video need not have 25 a second, nor a constant rate, nor start at 0. A first pass over the
-packets, without decoding, lists the time stamps of all frames (a container's own frame count is not to be trusted); a
-second one decodes. It seeks to a key frame where one lies between here and the next wanted frame, and lets the decoder
-drop unwanted frames that no other frame refers to.
+A first pass over the packets, without decoding, lists the time stamps of all frames (a container's own frame count is
+not to be trusted); a second one decodes. It seeks to a key frame where one lies between here and the next wanted frame,
+and lets the decoder drop unwanted frames that no other frame refers to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +20,21 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from seqckpt.data.timeline import Timeline
 from seqckpt.errors import DataError
 
-__all__ = ["VideoIndex", "choose_frames", "index_video", "read_frames", "to_fraction"]
+__all__ = ["VideoIndex", "index_video", "read_duration_seconds", "read_frames"]
 
 _ERRORS = (av.FFmpegError, OSError, ValueError, EOFError)
 
 
 @dataclass(frozen=True)
-class VideoIndex:
-    """The frames of a video file, in the order in which they are shown.
+class VideoIndex(Timeline):
+    """The frames of a video file: `key_stamps` are those of the key frames, `height` and `width` are in pixels."""
 
-    `stamps` int64 (K,), strictly rising, and `end`, when the last frame ends, are in units of `time_base` seconds;
-    `key_stamps` are those of the key frames. `height` and `width` are in pixels.
-    """
-
-    path: Path
-    stamps: NDArray[np.int64]
     key_stamps: NDArray[np.int64]
-    end: int
-    time_base: Fraction
     height: int
     width: int
-
-    @property
-    def duration_seconds(self) -> float:
-        return float((self.end - int(self.stamps[0])) * self.time_base)
 
 
 def index_video(path: Path) -> VideoIndex:
@@ -68,6 +53,12 @@ def index_video(path: Path) -> VideoIndex:
             raise DataError(f"{path} cannot be read to its end: {_reason(error)}") from error
         if any(stamp is None for stamp, *_ in packets) or len({stamp for stamp, *_ in packets}) < len(packets):
             packets = _decode_stamps(path)
+        elif container.format.name == "avi" and stream.codec_context.has_b_frames and packets == sorted(packets):
+            # AVI stores no time stamps; these count packets, and B-frames are shown in another order than stored.
+            raise DataError(
+                f"{path} is an AVI file with B-frames and has no time stamps, so that nothing says when each frame is "
+                f"shown; write it anew, for instance with ffmpeg -i {path.name} {path.stem}.mp4"
+            )
         if not packets or stream.time_base is None:
             raise DataError(f"{path} holds no frames; expected a video")
         packets.sort()
@@ -75,33 +66,31 @@ def index_video(path: Path) -> VideoIndex:
         last = packets[-1][1] or _usual_distance(stamps, stream)
         keys = np.array([stamp for stamp, _, is_key in packets if is_key], np.int64)
         size = stream.codec_context.height, stream.codec_context.width
-        return VideoIndex(path, stamps, keys, int(stamps[-1]) + last, stream.time_base, *size)
+        return VideoIndex(path, stamps, int(stamps[-1]) + last, stream.time_base, keys, *size)
 
 
-def choose_frames(index: VideoIndex, fps: float) -> NDArray[np.int64]:
-    """Return which frame (its number, from 0) is shown at 0, 1 / fps, 2 / fps, ... seconds, as long as the video lasts.
+def read_duration_seconds(path: Path) -> float:
+    """Return how long a video lasts as its container claims, in an instant; index_video need not bear it out.
 
-    Exact: in whole numbers. Time stamps are rounded to the container's unit (a 24 fps frame that belongs at 41.67 ms
-    says 42 in a file that counts milliseconds), hence so are the moments that they are compared with.
+    Raises DataError where the file is no video.
     """
-    distance = 1 / (to_fraction(fps) * index.time_base)
-    num_samples = math.ceil((index.end - int(index.stamps[0]) + 1) / distance)
-    moments = [
-        (2 * n * distance.numerator + distance.denominator) // (2 * distance.denominator) for n in range(num_samples)
-    ]
-    since_start = index.stamps - index.stamps[0]
-    inside = [moment for moment in moments if moment < index.end - int(index.stamps[0])]
-    return np.searchsorted(since_start, np.array(inside, np.int64), side="right") - 1
+    with _open(path) as (container, stream):
+        if stream.duration is not None and stream.time_base is not None:
+            return float(stream.duration * stream.time_base)
+        if container.duration is not None:
+            return container.duration / av.time_base
+    return index_video(path).duration_seconds
 
 
 def read_frames(
-    index: VideoIndex, numbers: NDArray[np.int64], *, image_size: tuple[int, int]
-) -> Iterator[NDArray[np.uint8]]:
+    index: VideoIndex, numbers: NDArray[np.int64], *, image_size: tuple[int, int], tolerant: bool = False
+) -> Iterator[NDArray[np.uint8] | None]:
     """Decode the frames of these numbers (rising, repeats allowed) as RGB, uint8 (3, height, width), one by one.
 
     Resized by FFmpeg's swscale in the same pass that turns YUV into RGB, averaging areas when it shrinks: one pass in
     C over the decoded planes, where a resize of tensors would first need the full-size RGB picture. The aspect ratio
-    is not kept. Raises DataError where a wanted frame cannot be decoded, with the second at which it is shown.
+    is not kept. Where a wanted frame cannot be decoded whole, None comes in its place if `tolerant`; otherwise raises
+    DataError, with the second at which it is shown.
     """
     wanted = index.stamps[numbers]
     num_read = 0
@@ -110,14 +99,8 @@ def read_frames(
             num_read += 1
             yield row
     except _NotDecoded:
-        yield from _decode_all(index, wanted[num_read:], image_size)
-
-
-def to_fraction(fps: float) -> Fraction:
-    """Return a frame rate as the fraction that is meant: 29.97 as 2997 / 100. Raises DataError if it is no rate."""
-    if not (math.isfinite(fps) and 0 < fps <= 1000):
-        raise DataError(f"fps is {fps}; expected a number above 0, at most 1000")
-    return Fraction(fps).limit_denominator(100_000)
+        decode_rest = _decode_what_is_whole if tolerant else _decode_all
+        yield from decode_rest(index, wanted[num_read:], image_size)
 
 
 class _NotDecoded(Exception):
@@ -130,12 +113,56 @@ def _decode_all(index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, i
         yield from _decode(index, wanted, size, skip=False)
     except _NotDecoded as error:
         stamp, reason = error.args
-        second = float((stamp - int(index.stamps[0])) * index.time_base)
+        second = index.seconds_at(int(np.searchsorted(index.stamps, stamp)))
         raise DataError(
             f"{index.path} cannot be decoded throughout: the frame shown at {second:.2f} s of "
-            f"{index.duration_seconds:.2f} s does not come out whole ({reason}); repair the file, or "
-            "leave the video out"
+            f"{index.duration_seconds:.2f} s does not come out whole ({reason}); repair the file, "
+            "leave the video out, or let data.corrupt=repeat put the last good frame in its place"
         ) from error
+
+
+def _decode_what_is_whole(
+    index: VideoIndex, wanted: NDArray[np.int64], size: tuple[int, int]
+) -> Iterator[NDArray[np.uint8] | None]:
+    """Decode from the start, go on after damage from the next key frame, and give None for what was lost."""
+    position, is_damaged = 0, False
+    reformatter = VideoReformatter()
+    with _open(index.path) as (container, stream):
+        for frame in _decode_despite_damage(container, stream):
+            is_damaged = frame is None or frame.is_corrupt or (is_damaged and not frame.key_frame)
+            if frame is None or frame.pts is None:
+                continue
+            while position < len(wanted) and wanted[position] < frame.pts:
+                yield None
+                position += 1
+            if position == len(wanted):
+                return
+            if wanted[position] == frame.pts:
+                row = None if is_damaged else _resize(reformatter, frame, size)
+                while position < len(wanted) and wanted[position] == frame.pts:
+                    yield row
+                    position += 1
+    yield from (None for _ in wanted[position:])
+
+
+def _decode_despite_damage(container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame | None]:
+    """Yield all frames that come out, in the order shown, and None where a packet gives an error instead."""
+    packets = container.demux(stream)
+    while True:
+        try:
+            packet = next(packets, None)
+        except _ERRORS:
+            return  # the container itself is broken from here on
+        if packet is None:
+            return
+        try:
+            frames = packet.decode()
+        except _ERRORS:
+            yield None
+            continue
+        for frame in frames:
+            assert isinstance(frame, av.VideoFrame)
+            yield frame
 
 
 def _decode(
@@ -207,7 +234,7 @@ def _resize(reformatter: VideoReformatter, frame: av.VideoFrame, size: tuple[int
     height, width = size
     shrinks = height < frame.height or width < frame.width
     method = Interpolation.AREA if shrinks else Interpolation.BILINEAR
-    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method)
+    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method, threads=1)
     return np.ascontiguousarray(resized.to_ndarray().transpose(2, 0, 1))
 
 
@@ -226,7 +253,7 @@ def _open(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
         if not container.streams.video:
             raise DataError(f"{path} holds no video stream; expected a video")
         stream = container.streams.video[0]
-        stream.thread_type = "SLICE"  # videos are decoded side by side; threads by frame cost a third more in all
+        stream.codec_context.thread_count = 1  # videos are decoded side by side; one alone gained nothing by two
         yield container, stream
 
 

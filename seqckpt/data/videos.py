@@ -5,30 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from seqckpt.data.frame_source import FrameSource
 from seqckpt.errors import DataError
 
-__all__ = ["IGNORE_INDEX", "FrameSource", "Video", "count_classes"]
+__all__ = ["IGNORE_INDEX", "Video", "count_classes"]
 
 IGNORE_INDEX = -100  # the label of what has no label
-
-
-@runtime_checkable
-class FrameSource(Protocol):
-    """Frames that need not be in memory: `len(source)`, and `source[a:b]` as a uint8 tensor (b - a, C, H, W).
-
-    Reading twice gives the same frames. A tensor (T, C, H, W) is a FrameSource.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: slice) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)

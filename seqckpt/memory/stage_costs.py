@@ -23,7 +23,7 @@ __all__ = ["Clock", "measure_stages", "repeat_for_a_moment"]
 T = TypeVar("T")
 
 
-def repeat_for_a_moment(run: Callable[[], T], *, seconds: float = 0.15, least: int = 2, most: int = 10) -> list[T]:
+def repeat_for_a_moment(run: Callable[[], T], *, seconds: float = 0.06, least: int = 2, most: int = 10) -> list[T]:
     """Results of some runs, all of them within about so many seconds: what is short is noisy, and cheap to repeat."""
     started, results = time.perf_counter(), [run()]
     while len(results) < least or (len(results) < most and time.perf_counter() - started < seconds):

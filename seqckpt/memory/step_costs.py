@@ -29,7 +29,7 @@ from seqckpt.memory.stage_costs import Clock, measure_stages, repeat_for_a_momen
 __all__ = ["Pipeline", "Sample", "measure_costs", "resident_bytes"]
 
 _SIZES = (4, 16, 64)  # frames in the chunks that are measured
-_TAIL_STEPS = 96  # time steps of the sequences that are measured
+_TAIL_STEPS, _FAR_STEPS = 96, 1000  # time steps of the sequences that are measured, and of one long one
 
 
 class Sample:
@@ -202,27 +202,39 @@ def _measure_tail(model: Any, sample: Sample, device: torch.device) -> TailCosts
     """Run the recurrent network and the loss on given features, in few and in many segments, and take the differences.
 
     With T steps, segments of s and loss segments of l, what is there at the end of forward is taken for
-    fixed + step T + segment s + state T / s + loss l: five numbers, the state's known from the state itself.
+    fixed + step T + segment s + state T / s + loss l: five numbers, the state's known from the state itself. Backward's
+    own needs come on top: gradients of weights at once, of features and hidden states with every step; the greater of
+    both counts, so that it takes a long sequence to see it grow with T.
     """
-    steps = max(2, min(max(sample.lengths), _TAIL_STEPS))
-    short = max(1, steps // 8)
-    half = max(1, steps // 2)
+    longest = max(sample.lengths)
+    steps = max(2, min(longest, _TAIL_STEPS))
+    far = min(longest, _FAR_STEPS) if longest >= 2 * steps else max(1, steps // 2)
+    short, piece = max(1, steps // 8), max(1, far // 8)
     is_segmented = hasattr(model.rnn, "segment_length")
     run = _TailRun(model, sample, device)
     whole = run(steps, steps, steps)
-    cut = run(steps, short, steps) if is_segmented else whole
     both = run(steps, short if is_segmented else steps, short)
-    fewer = run(half, short if is_segmented else half, short)
-    state, num_segments, longer = run.state_bytes, -(-steps // short), max(1, steps - short)
-    segment = max(0.0, (whole.alive - cut.alive + state * (num_segments - 1)) / longer) if is_segmented else 0.0
-    loss = max(0.0, (cut.alive - both.alive) / longer)
-    more_states = state * (num_segments - -(-half // short)) if is_segmented else 0
-    step = (both.alive - fewer.alive - more_states) / max(1, steps - half)
-    fixed = whole.alive - step * steps - (segment * steps + state if is_segmented else 0) - loss * steps
-    # Backward's own needs come on top: gradients of weights at once, of features and hidden states with every step.
-    work = max(0.0, (both.work - fewer.work) / max(1, steps - half))
-    fixed_work = max(whole.work - work * steps, both.work - work * steps, fewer.work - work * half)
-    end_step = (both.end - fewer.end) / max(1, steps - half)
+    far_whole = run(far, far, far, is_timed=False)
+    far_cut = run(far, piece, far, is_timed=False) if is_segmented else far_whole
+    far_both = run(far, piece if is_segmented else far, piece, is_timed=False)
+    state, num_segments, longer = run.state_bytes, -(-steps // short), max(1, far - piece)
+    more_states = state * (-(-far // piece) - 1)
+    segment = max(0.0, (far_whole.alive - far_cut.alive + more_states) / longer) if is_segmented else 0.0
+    loss = max(0.0, (far_cut.alive - far_both.alive) / longer)
+
+    def per_step(of_both: float, of_far: float) -> float:
+        return (of_both - of_far) / (steps - far) if steps != far else of_both / steps
+
+    def of_segments(length: int, segment_length: int, loss_length: int) -> float:
+        cut = segment * segment_length + state * -(-length // segment_length) if is_segmented else 0.0
+        return cut + loss * loss_length
+
+    step = per_step(both.alive - of_segments(steps, short, short), far_both.alive - of_segments(far, piece, piece))
+    fixed = far_whole.alive - step * far - of_segments(far, far, far)
+    work = max(0.0, per_step(both.work, far_both.work))
+    fixed_work = max(result.work - work * far for result in (far_whole, far_cut, far_both))
+    fixed_work = max(fixed_work, whole.work - work * steps, both.work - work * steps)
+    end_step = per_step(both.end, far_both.end)
     forward, backward = whole.forward / steps, whole.backward / steps
     replays = forward * (steps - short) if is_segmented else 0.0
     extra = both.forward + both.backward - whole.forward - whole.backward - replays
@@ -255,13 +267,14 @@ class _TailRun:
             self.features = model.encoder(sample.cut(1).frames)  # one frame of each clip
         self.state_bytes = 0
 
-    def __call__(self, steps: int, segment_length: int, loss_length: int) -> _TailResult:
+    def __call__(self, steps: int, segment_length: int, loss_length: int, *, is_timed: bool = True) -> _TailResult:
         sample = self.sample.cut(steps)
         features = self.given(sample.lengths)
         result = _TailResult()
         with _replaced(self.model, _GivenFeatures(features), segment_length, loss_length):
-            seconds = repeat_for_a_moment(lambda: self.timed(sample))
-            result.forward, result.backward = (min(values) for values in zip(*seconds, strict=True))
+            if is_timed:
+                seconds = repeat_for_a_moment(lambda: self.timed(sample))
+                result.forward, result.backward = (min(values) for values in zip(*seconds, strict=True))
             self.clear(features)
             with AllocationRecord(self.device) as record:
                 loss, state = self.model(sample.frames, sample.targets)

@@ -1,12 +1,14 @@
 """Pictures from plain records: results of training, and memory. They are drawn without pyplot, and appear whole."""
 
 from seqckpt.plots.memory import MemoryPoint, compare_traces, plot_peak_memory, plot_trace
+from seqckpt.plots.planning import PlanPoint, plot_trade_off
 from seqckpt.plots.results import Ribbon, phase_style, plot_curves, plot_ribbons
 from seqckpt.plots.style import PALETTE
 
 __all__ = [
     "PALETTE",
     "MemoryPoint",
+    "PlanPoint",
     "Ribbon",
     "compare_traces",
     "phase_style",
@@ -14,4 +16,5 @@ __all__ = [
     "plot_peak_memory",
     "plot_ribbons",
     "plot_trace",
+    "plot_trade_off",
 ]

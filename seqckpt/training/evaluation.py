@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqckpt.data import Video
+from seqckpt.data import Prefetched, Video
 from seqckpt.metrics import VideoScores, video_scores
 from seqckpt.models import VideoModel
 
@@ -32,7 +32,7 @@ def predict_videos(model: VideoModel, videos: Sequence[Video], *, window: int) -
     """Predict every frame of the videos, one video after the other, in eval mode; the model's mode is put back.
 
     A video goes through in windows of that many frames, the recurrent state handed on from one to the next: the same
-    as the whole video at once, while only a window's frames are in memory.
+    as the whole video at once. Only two windows' frames are in memory: this one's, and the next one's being read.
     """
     was_training = model.training
     model.eval()
@@ -52,8 +52,9 @@ def score(predictions: Sequence[VideoPrediction], num_phases: int) -> VideoScore
 def _predict(model: VideoModel, video: Video, window: int) -> VideoPrediction:
     state: Any = None
     parts = []
-    for start in range(0, len(video.frames), window):
-        (logits,), state = model.predict([video.frames[start : min(start + window, len(video.frames))]], state)
+    frames = Prefetched(video.frames, turns_back=False)
+    for start in range(0, len(frames), window):
+        (logits,), state = model.predict([frames[start : min(start + window, len(frames))]], state)
         parts.append(logits.float().cpu())
     probability, prediction = torch.cat(parts).softmax(dim=-1).max(dim=-1)
     return VideoPrediction(

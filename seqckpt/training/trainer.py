@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from tqdm import tqdm
 
-from seqckpt.data import Clip, Video, clip_loader
+from seqckpt.data import Augmentation, Clip, Video, WaitingTime, clip_loader, order_clips
 from seqckpt.errors import TrainingError
 from seqckpt.memory import PeakMeter
 from seqckpt.models import VideoModel
@@ -37,12 +37,18 @@ from seqckpt.units import format_bytes
 
 __all__ = ["Progress", "TrainSettings", "Trainer"]
 
-_STEP_COLUMNS = ("step", "epoch", "loss", "lr", "gradient_norm", "frames_per_second", "peak_memory_bytes")
+_STEP_COLUMNS = (
+    *("step", "epoch", "loss", "lr", "gradient_norm", "frames_per_second", "peak_memory_bytes"),
+    "waiting_share",
+)
 
 
 @dataclass(frozen=True)
 class TrainSettings:
-    """How to train; `lr` is the highest learning rate, `warmup` the share of steps in which it rises to that."""
+    """How to train; `lr` is the highest learning rate, `warmup` the share of steps in which it rises to that.
+
+    `order` is that of the clips, "shuffled" or "sequential" (lanes; state is not carried along them yet).
+    """
 
     num_epochs: int
     batch_size: int
@@ -51,6 +57,8 @@ class TrainSettings:
     clip_norm: float | None
     seed: int
     validation_window: int
+    order: str = "shuffled"
+    augmentation: Augmentation = field(default_factory=Augmentation)
     num_workers: int = 0
 
 
@@ -63,11 +71,12 @@ class Totals:
     num_right: int = 0
     num_frames: int = 0
     seconds: float = 0.0
+    waiting_seconds: float = 0.0
     peak_bytes: int = 0
 
     def add(self, other: Totals) -> None:
         """Take in one step's numbers."""
-        for name in ("loss", "num_labelled", "num_right", "num_frames", "seconds"):
+        for name in ("loss", "num_labelled", "num_right", "num_frames", "seconds", "waiting_seconds"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
 
@@ -116,6 +125,7 @@ class Trainer:
         self.device = next(model.parameters()).device
         self.progress = Progress()
         self.meter = PeakMeter(self.device)
+        self.waiting = WaitingTime()
         self._predicted: list[Tensor] = []
         model.head.collect = self._collect  # type: ignore[assignment]
 
@@ -152,25 +162,26 @@ class Trainer:
 
     def _train_epoch(self, clips: Sequence[Clip], interrupted: InterruptFlag) -> None:
         settings, progress = self.settings, self.progress
-        batches = clip_loader(
-            clips,
-            batch_size=settings.batch_size,
-            seed=settings.seed,
-            epoch=progress.epoch,
-            shuffle=True,
+        chosen = {"seed": settings.seed, "epoch": progress.epoch}
+        batches = order_clips(clips, order=settings.order, batch_size=settings.batch_size, **chosen)
+        loader = clip_loader(
+            batches,
+            **chosen,
+            augmentation=settings.augmentation,
+            device=self.device,
             num_workers=settings.num_workers,
+            waiting=self.waiting,
         )
-        num_batches = -(-len(clips) // settings.batch_size)
         title = f"epoch {progress.epoch + 1}/{settings.num_epochs}"
         with (
             open(self.folder / "steps.csv", "a", newline="") as file,
-            progress_bar(total=num_batches, desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
+            progress_bar(total=len(batches), desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
         ):
             table = csv.DictWriter(file, fieldnames=_STEP_COLUMNS, lineterminator="\n")
             if progress.step == 0:
                 table.writeheader()
-            for batch in batches:
-                row = self._step(batch, num_batches * settings.num_epochs)
+            for batch in self.waiting.over(loader):
+                row = self._step(batch, len(batches) * settings.num_epochs)
                 table.writerow(row)
                 bar.set_postfix_str(_describe_step(row), refresh=False)
                 bar.update()
@@ -179,7 +190,7 @@ class Trainer:
 
     def _step(self, clips: Sequence[Clip], num_steps: int) -> dict[str, Any]:
         """Do one optimiser step over whole clips, and return its row for steps.csv."""
-        progress, started = self.progress, time.perf_counter()
+        progress, loading_seconds, started = self.progress, self.waiting.take(), time.perf_counter()
         self.meter.start()
         self.model.train()
         lr = self.settings.lr * learning_rate_factor(progress.step, num_steps, warmup=self.settings.warmup)
@@ -197,11 +208,13 @@ class Trainer:
         progress.step_in_epoch += 1
         peak_bytes = self.meter.read()
         step = self._count([clip.targets for clip in clips], loss_value)
-        step.seconds, step.peak_bytes = time.perf_counter() - started, peak_bytes or 0
+        step.seconds, step.peak_bytes = loading_seconds + time.perf_counter() - started, peak_bytes or 0
+        step.waiting_seconds = loading_seconds + self.waiting.take()
         progress.of_epoch.add(step)
         progress.of_run.add(step)
         speed = step.num_frames / step.seconds
-        values = (progress.step, progress.epoch + 1, loss_value, lr, norm, speed, peak_bytes)
+        share = step.waiting_seconds / step.seconds
+        values = (progress.step, progress.epoch + 1, loss_value, lr, norm, speed, peak_bytes, share)
         return dict(zip(_STEP_COLUMNS, values, strict=True))
 
     def _run_within_budget(self, clips: Sequence[Clip]) -> float:
@@ -287,6 +300,7 @@ class Trainer:
             "lr": self.optimiser.param_groups[0]["lr"],
             "frames_per_second": totals.num_frames / totals.seconds,
             "peak_memory_bytes": totals.peak_bytes or None,
+            "waiting_share": totals.waiting_seconds / totals.seconds,
         }
         progress.records.append(record)
         progress.of_epoch = Totals()
@@ -313,6 +327,7 @@ def _describe_epoch(record: Mapping[str, Any], num_epochs: int, *, is_best: bool
         f"val accuracy {record['val_accuracy']:.3f}{' (best)' if is_best else '       '}",
         f"{record['frames_per_second']:.0f} frames/s",
         f"peak {_bytes(record['peak_memory_bytes'])}",
+        f"waiting for frames {record['waiting_share']:.1%}",
     ]
     return "  ".join(parts)
 

@@ -1,8 +1,8 @@
-"""Small real videos that spell the number of each frame in its picture, so that alignment can be tested exactly."""
+"""Small real videos and images that spell the number of each frame in it, so that alignment can be tested exactly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,6 +10,7 @@ import av
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from PIL import Image
 
 _BLOCK = 16  # pixels: a macroblock of H.264, black or white, is a bit that no compression can flip
 _SIDE = 4 * _BLOCK
@@ -31,6 +32,31 @@ def read_number() -> Callable[[NDArray[np.uint8]], int]:
         return int(((blocks.ravel() > 125) << np.arange(16)).sum())
 
     return read
+
+
+@pytest.fixture
+def write_images() -> Callable[..., Path]:
+    """A function that writes a folder of images; the picture of each name spells its number."""
+
+    def write(folder: Path, numbers: Mapping[str, int]) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, number in numbers.items():
+            Image.fromarray(draw_number(number)).save(folder / name)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def write_text() -> Callable[[Path, str], Path]:
+    """A function that writes a text file, and the folders that it is in."""
+
+    def write(path: Path, text: str) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text.encode())
+        return path
+
+    return write
 
 
 @pytest.fixture
@@ -65,3 +91,29 @@ def _write_film(
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
+
+
+@pytest.fixture
+def write_folder() -> Callable[[Path, Sequence[str]], Path]:
+    """A function that writes images of these names into a folder; the k-th spells k."""
+
+    def write(folder: Path, names: Sequence[str]) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, name in enumerate(names):
+            Image.fromarray(draw_number(number)).save(folder / name)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def damage_stretch() -> Callable[..., None]:
+    """A function that overwrites a stretch in the second half of a file with noise."""
+
+    def damage(path: Path, seed: int, num_bytes: int = 200) -> None:
+        content, rng = bytearray(path.read_bytes()), np.random.default_rng(seed)
+        start = int(rng.integers(len(content) // 2, len(content) - num_bytes - 100))
+        content[start : start + num_bytes] = rng.bytes(num_bytes)
+        path.write_bytes(content)
+
+    return damage

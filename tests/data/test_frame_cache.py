@@ -16,8 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from seqckpt.data import frame_cache
-from seqckpt.data.frame_cache import CachedVideo, Stopped, cache_path, cache_video
-from seqckpt.data.video_file import choose_frames, index_video, read_frames
+from seqckpt.data.frame_cache import SampledVideo, Stopped, cache_path, cache_video
+from seqckpt.data.timeline import choose_frames
+from seqckpt.data.video_file import index_video, read_frames
 from seqckpt.errors import DataError
 
 SIZE = (16, 24)
@@ -32,17 +33,17 @@ def film(tmp_path: Path, write_film: Callable[..., Path]) -> Path:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The videos that the decoder has been asked for, as they are asked for."""
     calls: list[Path] = []
-    index = frame_cache.index_video
+    index = frame_cache.index_recording
 
-    def count(path: Path) -> object:
+    def count(path: Path, **options: object) -> object:
         calls.append(path)
-        return index(path)
+        return index(path, **options)
 
-    monkeypatch.setattr(frame_cache, "index_video", count)
+    monkeypatch.setattr(frame_cache, "index_recording", count)
     return calls
 
 
-def read(film: Path, tmp_path: Path, fps: float = 5.0, size: tuple[int, int] = SIZE) -> CachedVideo:
+def read(film: Path, tmp_path: Path, fps: float = 5.0, size: tuple[int, int] = SIZE) -> SampledVideo:
     return cache_video(film, fps=fps, image_size=size, cache_dir=tmp_path / "cache")
 
 
@@ -161,7 +162,7 @@ def test_a_cache_that_vanishes_in_use_is_a_clear_error(film: Path, tmp_path: Pat
 def interrupt_after(
     monkeypatch: pytest.MonkeyPatch, num_rows: int, act: Callable[[], None]
 ) -> Callable[..., Iterator[NDArray[np.uint8]]]:
-    rows_of = frame_cache.read_frames
+    rows_of = frame_cache.read_recording
 
     def rows(*args: object, **options: object) -> Iterator[NDArray[np.uint8]]:
         for number, row in enumerate(rows_of(*args, **options)):  # type: ignore[arg-type]
@@ -169,7 +170,7 @@ def interrupt_after(
                 act()
             yield row
 
-    monkeypatch.setattr(frame_cache, "read_frames", rows)
+    monkeypatch.setattr(frame_cache, "read_recording", rows)
     return rows
 
 
@@ -226,7 +227,7 @@ def test_a_video_that_cannot_be_decoded_leaves_no_cache(tmp_path: Path) -> None:
     film.write_text("no video")
     with pytest.raises(DataError, match=r"film\.mp4 cannot be opened as a video"):
         read(film, tmp_path)
-    assert os.listdir(tmp_path / "cache") == []
+    assert list(tmp_path.iterdir()) == [film]
 
 
 def test_the_place_names_video_size_and_rate(film: Path, tmp_path: Path) -> None:

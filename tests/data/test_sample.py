@@ -13,26 +13,31 @@ import pytest
 import torch
 
 from seqckpt.data import (
-    PHASES,
     SAMPLE_SPLIT,
-    TOOLS,
-    list_video_ids,
+    Labels,
+    find_format,
     make_sample,
     parse_split,
-    read_cholec80,
+    read_videos,
     sample,
     sample_per_frame_limit,
 )
-from seqckpt.data.annotations import read_phase_table, read_tool_table
+from seqckpt.data.formats import DataSet
+from seqckpt.data.formats.cholec80 import PHASES, TOOLS, read_phase_table, read_tool_table
 from seqckpt.data.sample_script import VIDEO_RATE, Script, per_frame_limit, write_script
 from seqckpt.data.video_file import index_video
 from seqckpt.errors import DataError
 
+LABELS = Labels(PHASES)
 SMALL: dict[str, Any] = {"num_videos": 3, "shortest_seconds": 14, "longest_seconds": 20, "progress": False}
 
 
 def contents(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def open_sample(root: Path) -> DataSet:
+    return find_format("cholec80").open(root, LABELS)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +49,7 @@ def small_sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_has_the_layout_of_cholec80(small_sample: Path) -> None:
     names = [f"video{number:02d}" for number in (1, 2, 3)]
-    assert list_video_ids(small_sample) == names
+    assert open_sample(small_sample).video_ids == names
     assert set(contents(small_sample)) == {
         *(f"videos/{name}.mp4" for name in names),
         *(f"phase_annotations/{name}-phase.txt" for name in names),
@@ -52,16 +57,17 @@ def test_it_has_the_layout_of_cholec80(small_sample: Path) -> None:
     }
     for name in names:
         index = index_video(small_sample / "videos" / f"{name}.mp4")
-        phases = read_phase_table(small_sample / "phase_annotations" / f"{name}-phase.txt", PHASES)
+        phases = read_phase_table(small_sample / "phase_annotations" / f"{name}-phase.txt", LABELS)
         tools = read_tool_table(small_sample / "tool_annotations" / f"{name}-tool.txt", TOOLS)
-        assert len(index.stamps) == len(phases) == VIDEO_RATE * len(tools.values)
+        assert len(index.stamps) == phases.num_rows == VIDEO_RATE * tools.num_rows
         assert tools.step == VIDEO_RATE
-        assert index.duration_seconds == len(tools.values)
+        assert index.duration_seconds == tools.num_rows
 
 
 def test_it_is_read_without_a_frame_too_many(small_sample: Path, tmp_path: Path) -> None:
-    ids = list_video_ids(small_sample)
-    videos = read_cholec80(small_sample, ids, fps=1.0, image_size=64, cache_dir=tmp_path, tail="strict", progress=False)
+    data_set = open_sample(small_sample)
+    ids = data_set.video_ids
+    videos = read_videos(data_set, ids, fps=1.0, image_size=64, cache_dir=tmp_path, tail="strict", progress=False)
     for video in videos:
         assert 14 <= len(video) <= 20
         assert video.tools is not None

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from seqckpt.data import SAMPLE_SPLIT, parse_split
+from seqckpt.data import SAMPLE_SPLIT, expand_split, parse_split
 from seqckpt.errors import DataError
 
 IDS = [f"video{number:02d}" for number in range(1, 13)]
@@ -98,3 +98,41 @@ def test_nothing_else_is_ever_raised(split: dict[str, Any]) -> None:
     assert len(set(everything)) == len(everything)
     assert set(everything) <= set(IDS)
     assert all(parts.values())
+
+
+LISTS = {"train.split1.bundle": ["video01", "video02", "video03"], "test": ["video04"], "gone": ["video98", "video99"]}
+
+
+def test_lists_of_the_data_set() -> None:
+    split = {"train": ["train.split1.bundle", "not 2"], "val": [2], "test": ["test"]}
+    assert parse_split(split, IDS, lists=LISTS) == {
+        "train": ["video01", "video03"],
+        "val": ["video02"],
+        "test": ["video04"],
+    }
+    assert parse_split({"train": ["1-6", "not train.split1.bundle"]}, IDS, lists=LISTS) == {"train": IDS[3:6]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        (["gone"], "the list 'gone' names video98, video99, not there"),
+        (["train.split2.bundle"], "there is no video 'train.split2.bundle'"),
+        (["1-3", "not 4"], "train: 'not 4' takes out video04, which is not in it"),
+        (["1-3", "not 1-3"], "train is empty"),
+        (["1-3", "not 99"], "train: video 99 is not there"),
+    ],
+)
+def test_lists_that_are_wrong(entries: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        parse_split({"train": entries}, IDS, lists=LISTS)
+    assert "lists are train.split1.bundle, test, gone" in str(caught.value)
+
+
+def test_overlaps_stay_to_be_examined() -> None:
+    parts, problems = expand_split({"train": ["1-3"], "val": ["3-4", 77]}, IDS)
+    assert parts == {"train": IDS[:3], "val": IDS[2:4]}
+    assert problems == [
+        "val: video 77 is not there",
+        "video03 is in train and in val; expected each video in one part, once",
+    ]

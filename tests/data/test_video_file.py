@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 
 from seqckpt.data import video_file
-from seqckpt.data.video_file import VideoIndex, choose_frames, index_video, read_frames
+from seqckpt.data.timeline import choose_frames
+from seqckpt.data.video_file import VideoIndex, index_video, read_frames
 from seqckpt.errors import DataError
 
 NTSC = Fraction(30000, 1001)
@@ -33,7 +34,8 @@ def read_film(read_number: Callable[..., int]) -> Callable[..., list[int]]:
 
     def read(path: Path, fps: float, image_size: tuple[int, int] = (64, 64)) -> list[int]:
         index = index_video(path)
-        return [read_number(row) for row in read_frames(index, choose_frames(index, fps), image_size=image_size)]
+        rows = read_frames(index, choose_frames(index, fps), image_size=image_size)
+        return [read_number(row) for row in rows]
 
     return read
 
@@ -89,7 +91,7 @@ def test_choosing_is_exact_at_a_variable_rate(gaps: list[int], start: int, last:
     """Whole milliseconds; half of one is what a stamp may be off by rounding, so moments are rounded likewise."""
     stamps = start + np.cumsum([0, *gaps])
     base = Fraction(1, 1000)
-    index = VideoIndex(Path("film.mp4"), stamps, stamps[:1], int(stamps[-1]) + last, base, 64, 64)
+    index = VideoIndex(Path("film.mp4"), stamps, int(stamps[-1]) + last, base, stamps[:1], 64, 64)
     since, distance = (stamps - start).tolist(), 1000 / Fraction(str(fps))
     expected: list[int] = []
     while (moment := int(len(expected) * distance + Fraction(1, 2))) < since[-1] + last:
@@ -220,7 +222,7 @@ def test_sound_alone_is_refused(tmp_path: Path) -> None:
         index_video(path)
 
 
-def read_or_refuse(path: Path, read_film: Callable[..., list[int]], fps: float) -> list[int] | None:
+def read_or_refuse(path: Path, read_film: Callable[..., list[int]], fps: float, **options: int) -> list[int] | None:
     """Return the numbers, or None where there is an error with the path instead."""
     try:
         return read_film(path, fps)
@@ -252,15 +254,15 @@ def test_a_truncated_file_whose_index_comes_first(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_damaged_stretch_never_shifts_what_follows(
-    seed: int, tmp_path: Path, write_film: Callable[..., Path], read_film: Callable[..., list[int]]
+    seed: int,
+    tmp_path: Path,
+    write_film: Callable[..., Path],
+    read_film: Callable[..., list[int]],
+    damage_stretch: Callable[..., None],
 ) -> None:
     """Either an error that says where, or the right pictures; never others in their place, never a hang."""
     path = write_film(tmp_path / "film.mp4", 200, container_options={"movflags": "+faststart"})
-    content = bytearray(path.read_bytes())
-    rng = np.random.default_rng(seed)
-    start = int(rng.integers(len(content) // 2, len(content) - 300))
-    content[start : start + 200] = rng.bytes(200)
-    path.write_bytes(content)
+    damage_stretch(path, seed)
     assert read_or_refuse(path, read_film, 25) in (None, list(range(200)))
 
 

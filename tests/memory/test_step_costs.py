@@ -123,8 +123,8 @@ def test_the_real_peak_never_passes_the_budget(name: str, share: float, measured
 
 def test_plans_a_model_or_its_parts() -> None:
     model, sample = make_pipeline(PIPELINES["one tensor"]), make_clips(PIPELINES["one tensor"])
-    for whole in (model, (model.encoder, model.rnn, model.head)):
-        schedule = plan_schedule(whole, sample, "3 MiB")
+    for whole_or_parts in (model, (model.encoder, model.rnn, model.head)):
+        schedule = plan_schedule(whole_or_parts, sample, "3 MiB")
         assert schedule.predicted_peak_bytes <= 3 * 2**20
         assert measured_peak(model, sample, schedule) <= 3 * 2**20
         assert schedule.predicted_plain_peak_bytes > 3 * 2**20

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
-from seqckpt.data import Video, cut_clips
+from seqckpt.data import Augmentation, Clip, Video, cut_clips
 from seqckpt.errors import TrainingError
 from seqckpt.models import FrameTransform, PerFrame, PlainLoss, SmallEncoder, VideoModel
 from seqckpt.training import Trainer, TrainSettings, build_adamw, load_snapshot, predict_videos
@@ -163,3 +163,57 @@ def test_a_video_is_predicted_alike_after_another() -> None:
     alone = predict_videos(model, VALIDATION, window=10)[-1]
     after = predict_videos(model, [*VIDEOS, *VALIDATION], window=10)[-1]
     assert np.array_equal(alone.probability, after.probability)
+
+
+def clips_of_steps(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[list[Clip]]:
+    """The clips of every step, as they are taken."""
+    taken: list[list[Clip]] = []
+    step = trainer._step
+
+    def note(clips: list[Clip], num_steps: int) -> dict[str, object]:
+        taken.append(clips)
+        return step(clips, num_steps)
+
+    monkeypatch.setattr(trainer, "_step", note)
+    return taken
+
+
+def test_sequential_order_reads_along_the_videos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make_trainer(tmp_path, order="sequential", batch_size=2, num_epochs=1)
+    taken = clips_of_steps(trainer, monkeypatch)
+    trainer.fit(cut_clips(VIDEOS, 10), VALIDATION)
+    assert [[(clip.lane, clip.start, clip.resets) for clip in clips] for clips in taken] == [
+        [(0, 0, True), (1, 0, True)],
+        [(0, 10, False), (1, 10, False)],
+        [(0, 20, False)],
+    ]
+
+
+def test_augmentation_is_for_training_clips_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the same whether frames are recomputed or not, and loaded by workers or read on the way."""
+    flipped = Augmentation(flip=1.0)
+    losses = []
+    for checkpointed, num_workers in ((True, 0), (False, 0), (True, 1)):
+        folder = tmp_path / f"{checkpointed}{num_workers}"
+        folder.mkdir()
+        trainer = make_trainer(
+            folder, make_model(checkpointed=checkpointed), augmentation=flipped, num_workers=num_workers
+        )
+        taken = clips_of_steps(trainer, monkeypatch)
+        predicted = predict_videos(trainer.model, VALIDATION, window=10)
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
+        for (clip,) in taken:
+            stored = clip.video.frames[clip.start : clip.stop]
+            assert torch.equal(clip.frames[0 : len(clip)], stored.flip(-1))
+        losses.append([float(row["loss"]) for row in rows(folder / "steps.csv")])
+        fresh = predict_videos(make_model(checkpointed=checkpointed), VALIDATION, window=10)
+        assert (predicted[0].probability == fresh[0].probability).all()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)  # float32: kernels round differently by size
+    assert losses[0] == losses[2]
+
+
+def test_the_share_of_time_spent_waiting_is_written(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, augmentation=Augmentation(flip=1.0))
+    trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
+    for name in ("steps.csv", "metrics.csv"):
+        assert all(0 < float(row["waiting_share"]) < 1 for row in rows(tmp_path / name)), name

@@ -1,34 +1,23 @@
-"""From a configuration to objects: the only file that knows both.
+"""Models and training from a configuration.
 
-config.data  -> videos of each split          config.model, config.memory -> VideoModel
-config.train -> device, optimiser, settings, class weights
+config.model, config.memory -> VideoModel          config.train -> device, optimiser, settings, class weights
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import torch
 from torch import nn
 
-from seqckpt.config import Config, DataConfig, MemoryConfig, ModelConfig, sample_root
+from seqckpt.build.data import choose_phase_names, choose_window
+from seqckpt.config import Config, MemoryConfig, ModelConfig
 from seqckpt.core import ChunkedEncoder, Keep, Schedule, SegmentedLoss, SegmentedRNN
-from seqckpt.data import (
-    SAMPLE_SPLIT,
-    Clip,
-    Video,
-    count_classes,
-    cut_clips,
-    list_video_ids,
-    make_sample,
-    parse_split,
-    read_cholec80,
-)
-from seqckpt.errors import ConfigError
-from seqckpt.memory import Fixed, Sample, hold_chunk_size, measure, resolve_budget, solve
+from seqckpt.data import Augmentation, Video, count_classes, find_format
+from seqckpt.errors import ConfigError, DataError
 from seqckpt.models import (
     FrameTransform,
     NoRecurrence,
@@ -42,40 +31,29 @@ from seqckpt.models import (
 from seqckpt.training import TrainSettings, build_adamw, inverse_frequency
 
 __all__ = [
-    "Planning",
-    "Videos",
     "build_model",
     "build_optimiser",
     "build_schedule",
     "build_settings",
     "check_image_size",
-    "choose_videos",
+    "choose_device",
     "find_unusable_names",
-    "read_videos",
+    "list_class_weights",
     "set_class_weights",
+    "weigh_classes",
     "with_schedule",
 ]
 
-_SAMPLE_SEED = 0
 _CHUNK_SIZE, _SEGMENT_LENGTH = 25, 50  # where neither the configuration nor a plan says otherwise
 _RECURRENT = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 
 
-@dataclass(frozen=True)
-class Videos:
-    """The videos of each split."""
-
-    train: list[Video]
-    val: list[Video]
-    test: list[Video]
-
-    def clips(self, clip_length: int) -> list[Clip]:
-        """Cut the training videos into clips."""
-        return cut_clips(self.train, clip_length)
-
-
 def find_unusable_names(config: Config) -> Iterator[str]:
     """Yield what is wrong with names that only the models and this machine know, for `load_config`."""
+    try:
+        find_format(config.data.format)
+    except DataError as error:
+        yield f"data.format={config.data.format}: {error}"
     known = list_encoders()
     if config.model.encoder not in known:
         try:
@@ -111,7 +89,7 @@ def build_model(config: Config) -> VideoModel:
     torch.manual_seed(config.train.seed)
     encoder, num_features = _build_encoder(config.model)
     rnn, hidden_size = _build_rnn(config.model, num_features)
-    decoder = nn.Linear(hidden_size, len(config.data.phase_names))
+    decoder = nn.Linear(hidden_size, len(choose_phase_names(config.data)))
     criterion = nn.CrossEntropyLoss(ignore_index=-100)
     transform = FrameTransform()
     if not config.memory.enabled:
@@ -160,48 +138,6 @@ def with_schedule(config: Config, schedule: Schedule) -> Config:
     return replace(config, memory=memory)
 
 
-class Planning:
-    """The choice of a schedule for a model under the configuration's budget: pieces are measured once, when made.
-
-    `clips` are those of training; the sample is the largest batch of them. Raises BudgetError, in the words of the
-    configuration, where `choose` finds that nothing fits.
-    """
-
-    def __init__(
-        self, config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer
-    ) -> None:
-        batch = sorted(clips, key=len, reverse=True)[: config.train.batch_size]
-        if config.data.num_workers:  # these load clips into memory; without them frames are read when needed
-            batch = [clip.load() for clip in batch]
-        sample = Sample([clip.frames for clip in batch], [clip.targets for clip in batch])
-        self.model, self.sample, self.optimiser = model.train(), sample, optimiser
-        budget = config.memory.budget or "auto"
-        self.budget_bytes = resolve_budget(budget, model, sample, optimiser=optimiser)
-        self.fixed = hold_chunk_size(model, _fixed_by(config.memory))
-        self.costs = measure(model, sample, optimiser=optimiser, budget_bytes=self.budget_bytes)
-
-    def choose(self, budget_bytes: int | None = None) -> Schedule:
-        """Return the fastest schedule within the configuration's budget, or another one."""
-        return solve(self.costs, self.budget_bytes if budget_bytes is None else budget_bytes, self.fixed)
-
-    @property
-    def resident_bytes(self) -> int:
-        """What is there before a first step: parameters and frames; the optimiser's state comes with the step."""
-        return self.costs.parameter_bytes + self.costs.frame_bytes
-
-
-def _fixed_by(memory: MemoryConfig) -> Fixed:
-    inner, outer = memory.segment_length, memory.outer_segment_length
-    return Fixed(
-        chunk_size=memory.chunk_size,
-        segment_length=inner if inner is None or outer is None else (outer, inner),
-        loss_segment_length=memory.loss_segment_length,
-        depth=memory.keep_depth,
-        chunks=memory.keep_chunks,
-        frozen=memory.keep_frozen,
-    )
-
-
 def check_image_size(model: VideoModel, image_size: int) -> None:
     """Encode one empty frame, so that a size that the encoder cannot take is found before any data is read."""
     frame = torch.zeros(1, 3, image_size, image_size, dtype=torch.uint8)
@@ -216,39 +152,22 @@ def check_image_size(model: VideoModel, image_size: int) -> None:
     model.train(training)
 
 
-def choose_videos(data: DataConfig) -> dict[str, list[str]]:
-    """Find the ids of each split's videos; the sample data is made first, if it is asked for and absent.
-
-    Nothing is read yet: what is wrong with the folder or the split is known before a model is built for it.
-    """
-    root = Path(data.root)
-    is_sample = root == sample_root()
-    if is_sample and not root.exists():
-        make_sample(root, seed=_SAMPLE_SEED)
-    split = {name: entries for name, entries in vars(data.split).items() if entries is not None}
-    available = list_video_ids(root)  # first: a folder that is not there is the mistake to name
-    return parse_split(_choose_split(split, is_sample=is_sample), available)
-
-
-def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
-    """Read the videos chosen."""
-    videos = read_cholec80(
-        Path(data.root),
-        [video_id for part in ids.values() for video_id in part],
-        phase_names=data.phase_names,
-        fps=data.fps,
-        image_size=data.image_size,
-        cache_dir=data.cache_dir,
-    )
-    by_id = {video.video_id: video for video in videos}
-    return Videos(**{name: [by_id[video_id] for video_id in part] for name, part in ids.items()})
-
-
 def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, num_phases: int) -> None:
     """Weigh the phases in the model's loss by the rule `none` or `inverse_frequency` over the training videos."""
     if rule == "inverse_frequency":
         weights = inverse_frequency(count_classes(videos, num_phases))
         model.head.get_submodule("criterion").weight = weights
+
+
+def list_class_weights(model: VideoModel) -> list[float] | None:
+    """Return the weights of the phases in the model's loss; None where they all weigh the same."""
+    weights = cast(torch.Tensor | None, model.head.get_submodule("criterion").weight)
+    return None if weights is None else weights.tolist()
+
+
+def weigh_classes(rule: str, counts: torch.Tensor | None) -> torch.Tensor | None:
+    """Return the weights in the loss that training would have by these frame counts; None where it would have none."""
+    return inverse_frequency(counts) if rule == "inverse_frequency" and counts is not None and counts.any() else None
 
 
 def build_optimiser(model: VideoModel, config: Config) -> torch.optim.AdamW:
@@ -266,18 +185,11 @@ def build_settings(config: Config) -> TrainSettings:
         warmup=train.warmup,
         clip_norm=train.clip_norm,
         seed=train.seed,
-        validation_window=config.data.clip_length,
+        validation_window=choose_window(config.data),
+        order=config.data.order,
+        augmentation=Augmentation(**vars(config.data.augment)),
         num_workers=config.data.num_workers,
     )
-
-
-def _choose_split(given: Mapping[str, Sequence[str | int]], *, is_sample: bool) -> Mapping[str, Sequence[str | int]]:
-    if not given and is_sample:
-        return SAMPLE_SPLIT
-    missing = [f"data.split.{name}" for name in ("train", "val", "test") if name not in given]
-    if missing:
-        raise ConfigError(f"{', '.join(missing)}: missing; say which videos are for what, as in data.split.test=[9-12]")
-    return given
 
 
 def _build_encoder(model: ModelConfig) -> tuple[nn.Module, int]:

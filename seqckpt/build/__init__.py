@@ -1,0 +1,51 @@
+"""From a configuration to objects: the only unit that knows both."""
+
+from seqckpt.build.data import (
+    Videos,
+    choose_phase_names,
+    choose_videos,
+    choose_window,
+    count_phases,
+    estimate_frame_cache,
+    examine_videos,
+    fill_frame_cache,
+    read_videos,
+)
+from seqckpt.build.model import (
+    build_model,
+    build_optimiser,
+    build_schedule,
+    build_settings,
+    check_image_size,
+    choose_device,
+    find_unusable_names,
+    list_class_weights,
+    set_class_weights,
+    weigh_classes,
+    with_schedule,
+)
+from seqckpt.build.planning import Planning
+
+__all__ = [
+    "Planning",
+    "Videos",
+    "build_model",
+    "build_optimiser",
+    "build_schedule",
+    "build_settings",
+    "check_image_size",
+    "choose_device",
+    "choose_phase_names",
+    "choose_videos",
+    "choose_window",
+    "count_phases",
+    "estimate_frame_cache",
+    "examine_videos",
+    "fill_frame_cache",
+    "find_unusable_names",
+    "list_class_weights",
+    "read_videos",
+    "set_class_weights",
+    "weigh_classes",
+    "with_schedule",
+]

@@ -1,0 +1,57 @@
+"""The choice of a schedule within the configuration's budget of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from seqckpt.config import Config, MemoryConfig
+from seqckpt.core import Schedule
+from seqckpt.data import Clip
+from seqckpt.memory import Fixed, Sample, hold_chunk_size, measure, resolve_budget, solve
+from seqckpt.models import VideoModel
+
+__all__ = ["Planning"]
+
+
+class Planning:
+    """The choice of a schedule for a model under the configuration's budget: pieces are measured once, when made.
+
+    `clips` are those of training; the sample is the largest batch of them. Raises BudgetError, in the words of the
+    configuration, where `choose` finds that nothing fits.
+    """
+
+    def __init__(
+        self, config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer
+    ) -> None:
+        batch = sorted(clips, key=len, reverse=True)[: config.train.batch_size]
+        if config.data.num_workers:  # these load clips into memory; without them frames are read when needed
+            batch = [clip.load() for clip in batch]
+        sample = Sample([clip.frames for clip in batch], [clip.targets for clip in batch])
+        self.model, self.sample, self.optimiser = model.train(), sample, optimiser
+        budget = config.memory.budget or "auto"
+        self.budget_bytes = resolve_budget(budget, model, sample, optimiser=optimiser)
+        self.fixed = hold_chunk_size(model, _fixed_by(config.memory))
+        self.costs = measure(model, sample, optimiser=optimiser, budget_bytes=self.budget_bytes)
+
+    def choose(self, budget_bytes: int | None = None) -> Schedule:
+        """Return the fastest schedule within the configuration's budget, or another one."""
+        return solve(self.costs, self.budget_bytes if budget_bytes is None else budget_bytes, self.fixed)
+
+    @property
+    def resident_bytes(self) -> int:
+        """What is there before a first step: parameters and frames; the optimiser's state comes with the step."""
+        return self.costs.parameter_bytes + self.costs.frame_bytes
+
+
+def _fixed_by(memory: MemoryConfig) -> Fixed:
+    inner, outer = memory.segment_length, memory.outer_segment_length
+    return Fixed(
+        chunk_size=memory.chunk_size,
+        segment_length=inner if inner is None or outer is None else (outer, inner),
+        loss_segment_length=memory.loss_segment_length,
+        depth=memory.keep_depth,
+        chunks=memory.keep_chunks,
+        frozen=memory.keep_frozen,
+    )

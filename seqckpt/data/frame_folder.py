@@ -1,0 +1,133 @@
+"""Folders of extracted frames: images whose names hold the numbers of the frames.
+
+    frames/video01/1.jpg 2.jpg 3.jpg ...                       or 00000001.jpg, img_000001.png, video26-103.jpg
+    frames/video01/0.jpg 25.jpg 50.jpg ...                     every 25th frame of the video, by its own number
+
+The last number in a name is the frame's; all names are alike but for it. Numbers are evenly spaced: a gap or a
+duplicate is an error, since all labels behind it would be shifted. What is no image (Thumbs.db, .DS_Store, ._1.jpg) is
+ignored.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from seqckpt.data.natural_order import sort_naturally
+from seqckpt.data.timeline import Timeline, to_fraction
+from seqckpt.errors import DataError
+
+__all__ = ["FolderIndex", "index_folder", "list_images", "read_images"]
+
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}
+_ERRORS = (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError)
+
+
+@dataclass(frozen=True)
+class FolderIndex(Timeline):
+    """The images of a folder, `names` in the order shown; stamps are the numbers in them."""
+
+    names: tuple[str, ...]
+
+
+def list_images(folder: Path) -> list[str]:
+    """Return the names of the images in a folder, in natural order (2.jpg before 10.jpg), hidden ones left out.
+
+    Raises DataError where there is no such folder, or no image in it.
+    """
+    try:
+        names = [path.name for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES]
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read as a folder of frames: {error.strerror or error}") from error
+    names = [name for name in names if not name.startswith(".")]
+    if not names:
+        raise DataError(f"{folder} holds no frames; expected images ({', '.join(sorted(_SUFFIXES))}) named by number")
+    return sort_naturally(names, key=str)
+
+
+def index_folder(folder: Path, *, frame_rate: float) -> FolderIndex:
+    """Order the images of a folder by number; `frame_rate` is how many numbers make a second.
+
+    That is 1 for frames 1, 2, 3, ... taken once a second, and 25 for frames 0, 25, 50, ... of a video of 25 a second.
+    The last image is shown as long as the others. Raises DataError where names hold no number or are of different
+    kinds, and where a number is missing or occurs twice.
+    """
+    rate = to_fraction(frame_rate)
+    names = list_images(folder)
+    matches = [re.fullmatch(r"(.*?)([0-9]+)([^0-9]*)", name.rpartition(".")[0], re.DOTALL) for name in names]
+    kinds: dict[tuple[str, str], str] = {}
+    numbered: list[tuple[int, str]] = []
+    for name, match in zip(names, matches, strict=True):
+        if match is None or len(match[2]) > 15:
+            raise DataError(
+                f"{folder / name}: expected the number of the frame in the name, as in img_000001{name[-4:]}"
+            )
+        kinds.setdefault((match[1], match[3]), name)
+        numbered.append((int(match[2]), name))
+    if len(kinds) > 1:
+        one, other, *_ = kinds.values()
+        raise DataError(
+            f"{folder} holds frames of different kinds, {one} and {other}; expected names that differ by number"
+        )
+    numbered.sort()
+    stamps = np.array([number for number, _ in numbered], np.int64)
+    step = _check_spacing(folder, numbered)
+    return FolderIndex(folder, stamps, int(stamps[-1]) + step, 1 / Fraction(rate), tuple(name for _, name in numbered))
+
+
+def read_images(
+    index: FolderIndex, numbers: NDArray[np.int64], *, image_size: tuple[int, int], tolerant: bool = False
+) -> Iterator[NDArray[np.uint8] | None]:
+    """Decode the images at these places (from 0) as RGB, uint8 (3, height, width), one by one.
+
+    Resized by Pillow, averaging areas when it shrinks; the aspect ratio is not kept. Where one cannot be decoded, None
+    comes in its place if `tolerant`; otherwise raises DataError with its path.
+    """
+    last: tuple[int, NDArray[np.uint8] | None] = (-1, None)
+    for number in numbers.tolist():
+        if number != last[0]:
+            last = number, _read_image(index.path / index.names[number], image_size, tolerant=tolerant)
+        yield last[1]
+
+
+def _read_image(path: Path, size: tuple[int, int], *, tolerant: bool) -> NDArray[np.uint8] | None:
+    height, width = size
+    try:
+        with Image.open(path) as image:
+            picture = image.convert("RGB")
+    except _ERRORS as error:
+        if tolerant:
+            return None
+        reason = "0 bytes" if path.exists() and path.stat().st_size == 0 else str(error)
+        raise DataError(
+            f"{path} cannot be decoded as an image ({reason}); extract it anew, or let data.corrupt=repeat put the "
+            "last good frame in its place"
+        ) from error
+    if picture.size != (width, height):
+        shrinks = height < picture.height or width < picture.width
+        picture = picture.resize((width, height), Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR)
+    return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+
+
+def _check_spacing(folder: Path, numbered: list[tuple[int, str]]) -> int:
+    """Return the distance between numbers."""
+    pairs = list(pairwise(numbered))
+    for (number, name), (following, other) in pairs:
+        if number == following:
+            raise DataError(f"{folder} holds frame {number} twice, as {name} and {other}; remove one of them")
+    step = min((following - number for (number, _), (following, _) in pairs), default=1)
+    for (number, name), (following, other) in pairs:
+        if following - number != step:
+            raise DataError(
+                f"{folder}: frame {number + step} is missing: {other} comes after {name}; expected every "
+                f"{f'{step}th ' if step > 1 else ''}frame"
+            )
+    return step
