@@ -55,7 +55,7 @@ class StageCosts:
         saved_bytes: storages that autograd saves in this stage and in none before; parameters not counted.
         output_is_saved: whether this stage, or one before, saves the storage of what it returns.
         output_is_saved_later: whether it is first saved behind this stage.
-        gradient_bytes: gradients of the parameters that no stage before has.
+        gradient_bytes: gradients of the parameters that no stage before has; `largest_gradient_bytes`: of one of them.
     """
 
     name: str
@@ -70,6 +70,7 @@ class StageCosts:
     output_is_saved: bool
     output_is_saved_later: bool
     gradient_bytes: int
+    largest_gradient_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,16 +212,18 @@ class Encoder:
         gradients = [stage.gradient_bytes for stage in stages]
         self.gradients = float(sum(gradients))
         so_far = list(accumulate(reversed(gradients)))[::-1]  # when a stage's backward is done
-        self.first_backward_peak = max(peak + grown for peak, grown in zip(backward, so_far, strict=True))
+        # In the first backward a new gradient is the sum already: the peaks, measured with sums there, hold it as well.
+        once = [grown - stage.largest_gradient_bytes for grown, stage in zip(so_far, stages, strict=True)]
+        self.first_backward_peak = max(peak + grown for peak, grown in zip(backward, once, strict=True))
         self.no_grad_seconds = [0.0, *accumulate(stage.no_grad_seconds(self.seconds_rows) for stage in stages)]
         self.forward_seconds = [0.0, *accumulate(stage.forward_seconds(self.seconds_rows) for stage in stages)]
         self.seconds_factor = _interpolate(costs.seconds_factors, self.seconds_rows)
         self.backward_seconds = sum(stage.backward_seconds(self.seconds_rows) for stage in stages)
-        once = sum(
+        least = sum(
             min(stage.no_grad_seconds(self.seconds_rows), stage.forward_seconds(self.seconds_rows)) for stage in stages
         )
         # No cut is faster: forward once, by the faster way, and backward.
-        self.least_seconds = num_chunks * (once + self.backward_seconds + costs.chunk_seconds) * self.seconds_factor
+        self.least_seconds = num_chunks * (least + self.backward_seconds + costs.chunk_seconds) * self.seconds_factor
 
     def _boundary(self, stages: Sequence[StageCosts], cut: int) -> float:
         return 0.0 if cut == len(stages) or stages[cut - 1].output_is_saved_later else self.outputs[cut - 1]

@@ -65,7 +65,7 @@ def measure_stages(
     device = _device_of(stages)
     row = [lambda rows: load(rows), *stages]
     times = {size: _Times(row, size, device) for size in sizes}
-    bytes_ = {size: _Bytes(row, size, device) for size in sizes}
+    bytes_ = {size: _Bytes(row, size, device) for size in sizes[:2]}
     for p in (p for stage in row for p in _parameters(stage)):
         p.grad = None
     seen: set[int] = set()
@@ -91,6 +91,7 @@ def measure_stages(
                 output_is_saved=bytes_[sizes[0]].is_saved[i],
                 output_is_saved_later=bytes_[sizes[0]].is_saved_later[i],
                 gradient_bytes=sum(p.numel() * p.element_size() for p in new.values()),
+                largest_gradient_bytes=max((p.numel() * p.element_size() for p in new.values()), default=0),
             )
         )
     return costs

@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from seqckpt.core.schedule import Schedule
 from seqckpt.errors import UsageError
 from seqckpt.memory.allocated import AllocationRecord, peak_allocated_bytes
+from seqckpt.memory.as_found import as_found, without_gradients
 from seqckpt.memory.cost_model import Costs, TailCosts, count_pieces, predict
 from seqckpt.memory.stage_costs import Clock, measure_stages, repeat_for_a_moment
 
@@ -93,7 +94,7 @@ def measure_costs(model: nn.Module, sample: Sample, *, optimiser: Optimizer | No
     encoder: Any = model.encoder
     device = next(model.parameters()).device
     stages = list(encoder.stages)
-    with _nothing_left_behind(model, device):
+    with _nothing_left_behind(model):
         _warm_up(model, sample)
 
         def load(rows: int) -> Tensor:
@@ -400,29 +401,19 @@ def _replaced(model: Any, encoder: nn.Module, segment_length: int, loss_length: 
 
 
 @contextmanager
-def _nothing_left_behind(model: Any, device: torch.device) -> Iterator[None]:
+def _nothing_left_behind(model: Any) -> Iterator[None]:
     """Put gradients, buffers, random states, settings and the head's `collect` back at the end."""
-    gradients = [(p, p.grad) for p in model.parameters()]
-    buffers = [(m, name, b, b.clone()) for m in model.modules() for name, b in m._buffers.items() if b is not None]
     settings = [
         (part, name, getattr(part, name))
         for part in (model.encoder, model.rnn, model.head)
         for name in ("chunk_size", "keep", "segment_length", "collect")
         if hasattr(part, name)
     ]
-    if hasattr(model.head, "collect"):
-        model.head.collect = None
-    for parameter, _ in gradients:
-        parameter.grad = None
-    try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    with as_found([model], [*model.parameters(), *model.buffers()]), without_gradients(model.parameters()):
+        if hasattr(model.head, "collect"):
+            model.head.collect = None
+        try:
             yield
-    finally:
-        with torch.no_grad():
-            for module, name, buffer, value in buffers:
-                buffer.copy_(value)
-                module._buffers[name] = buffer
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        for part, name, value in settings:
-            setattr(part, name, value)
+        finally:
+            for part, name, value in settings:
+                setattr(part, name, value)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from itertools import chain
 from typing import Any
 
@@ -14,9 +13,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from seqckpt.core.graph import find_leaves
-from seqckpt.core.surroundings import BufferGuard, RandomStates, accelerators_of
+from seqckpt.core.surroundings import accelerators_of
 from seqckpt.errors import UsageError
 from seqckpt.memory.allocated import recorded_events
+from seqckpt.memory.as_found import as_found, without_gradients
 from seqckpt.memory.trace_assembly import assemble
 from seqckpt.memory.trace_hooks import StepRecorder
 from seqckpt.memory.trace_records import MemoryTrace, TraceTotals
@@ -62,8 +62,8 @@ def trace_memory(
     parameters = list({id(p): p for m in modules for p in m.parameters() if p.requires_grad}.values())
     recorder = StepRecorder(names, [*held, *given])
     with ExitStack() as stack:
-        stack.enter_context(_as_found(modules, [*held, *given]))
-        gradients = stack.enter_context(_without_gradients([*parameters, *given]))
+        stack.enter_context(as_found(modules, [*held, *given]))
+        gradients = stack.enter_context(without_gradients([*parameters, *given]))
         events = stack.enter_context(recorded_events(kernels=device.type == "cuda"))
         stack.enter_context(recorder.listening(parameters))
         stack.enter_context(torch.enable_grad())
@@ -133,38 +133,6 @@ def _now(device: torch.device) -> int:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.time_ns()
-
-
-@contextmanager
-def _as_found(modules: list[nn.Module], tensors: Iterable[Tensor]) -> Iterator[None]:
-    """Put buffers and random states back."""
-    states = RandomStates(accelerators_of(tensors))
-    before, python_before = states.read(), random.getstate()
-    with BufferGuard(modules).untouched():
-        try:
-            yield
-        finally:
-            states.write(before)
-            random.setstate(python_before)
-
-
-@contextmanager
-def _without_gradients(tensors: Iterable[Tensor]) -> Iterator[Callable[[Iterable[Tensor]], None]]:
-    """Set the gradients of leaves aside, and those of more of them when they are known; put all back."""
-    aside: dict[int, tuple[Tensor, Tensor | None]] = {}
-
-    def set_aside(leaves: Iterable[Tensor]) -> None:
-        for leaf in leaves:
-            if leaf.is_leaf and leaf.requires_grad and id(leaf) not in aside:
-                aside[id(leaf)] = leaf, leaf.grad
-                leaf.grad = None
-
-    try:
-        set_aside(tensors)
-        yield set_aside
-    finally:
-        for leaf, gradient in aside.values():
-            leaf.grad = gradient
 
 
 def _find_loss(result: Any) -> Tensor:
