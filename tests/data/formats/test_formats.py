@@ -191,6 +191,8 @@ def test_cataract101_from_frames(
         ("annotations.csv", "FrameNo", "Frame", r"annotations\.csv:1: read the columns videoid, frame, phase"),
         ("annotations.csv", "269;", "268;", r"annotations\.csv has no row for case_269"),
         ("videos.csv", "\n269;", "\n268;", r"videos\.csv has no row for case_269"),
+        ("videos.csv", "\n1000;", "\n269;", r"videos\.csv:3: the video 269 stands in line 2 already"),
+        ("videos.csv", "269;125", "269;110", r"has 125 frames, but .*annotations\.csv is for 110"),
         ("videos.csv", "269;125", "269;many", r"videos\.csv:2: the number of frames is 'many'"),
     ],
 )
