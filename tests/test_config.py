@@ -213,7 +213,7 @@ def test_every_key_has_a_meaning_and_a_possible_default() -> None:
     assert isinstance(defaults, dict)
     for section in dataclasses.fields(Config):
         assert section.name in described
-    assert "memory.chunk_size=25" in described
+    assert "memory.chunk_size=null" in described
     assert "train.class_weights=none" in described
 
 

@@ -154,7 +154,7 @@ class MemoryConfig:
     )
     outer_segment_length: int | None = _key(None, "a second, longer level of segments around those", at_least=2)
     loss_segment_length: int | None = _key(
-        None, "frames per segment of the loss; null: as above, or planned", at_least=1
+        None, "frames per segment of the loss; null: segment_length, or planned", at_least=1
     )
     keep_depth: float | None = _key(
         None, "last stages of the encoder that are kept, not recomputed; null: 0, or planned", at_least=0

@@ -1,0 +1,131 @@
+"""What the planner promises, held against real steps: peak and time, beside two simpler ways to fill the same budget.
+
+    python -m seqckpt.bench.planning [encoder=resnet18] [pixels=112] [frames=500] [shares=5,10,20,40,80] [steps=3]
+                                     [json=planning.json]
+
+The model of peak_memory.py. A budget is a share (in %) of the plain run's predicted peak, everything included. For
+each, the planned schedule, the best one that keeps whole chunks, and the best one that recomputes all but the last
+chunk run in turn, `steps` times (0: memory only), gradients None before each step; times are medians. The measured peak
+is the allocator's own over the step, with parameters and frames, which are there before.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from seqckpt.atomic import write_text
+from seqckpt.bench.peak_memory import build_model
+from seqckpt.core import Schedule
+from seqckpt.memory import Costs, Fixed, Sample, measure, peak_allocated_bytes, predict_plain, smallest_budget, solve
+from seqckpt.progress import progress_bar
+from seqckpt.units import format_bytes
+
+__all__ = ["main"]
+
+_WAYS = {"planned": Fixed(), "whole chunks": Fixed(depth=0), "recompute all": Fixed(depth=0, chunks=1)}
+_HEADS = ["budget", "way", "predicted peak", "measured peak", "of budget", "predicted step", "measured step"]
+_HEADS += ["recomputed", "schedule"]
+_SETTINGS = {"encoder": "resnet18", "pixels": "112", "frames": "500", "shares": "5,10,20,40,80", "steps": "3"}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print the table as Markdown, and write the records as JSON."""
+    settings = _SETTINGS | {"json": ""}
+    given = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+    if len(given) != len(arguments) or not given.keys() <= settings.keys():
+        print(f"error: got {' '.join(arguments)}; expected {' '.join(f'{k}={v}' for k, v in settings.items())}")
+        return 2
+    settings |= given
+    num_frames, pixels = int(settings["frames"]), int(settings["pixels"])
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = build_model(settings["encoder"], 25).to(device)
+    frames = [torch.randint(256, (num_frames, 3, pixels, pixels), dtype=torch.uint8, device=device)]
+    sample = Sample(frames, [torch.randint(7, (num_frames,), device=device)])
+    started = time.perf_counter()
+    costs = measure(model, sample, budget_bytes=2**60)
+    plain = predict_plain(costs)
+    print(
+        f"{settings['encoder']}, {num_frames} frames of {pixels} px, LSTM 256, float32; torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads, {device}. Plain, predicted: {format_bytes(plain.peak_bytes)}, "
+        f"{plain.step_seconds:.2f} s. Measuring the pieces took {time.perf_counter() - started:.1f} s\n"
+    )
+    print(
+        "| budget | way | predicted peak | measured | of budget | predicted step | measured | recomputed | schedule |"
+    )
+    print("|---" * 9 + "|", flush=True)
+    records: list[dict[str, Any]] = []
+    for share in progress_bar([int(text) for text in settings["shares"].split(",")], desc="budgets", unit="budget"):
+        budget = plain.peak_bytes * share // 100
+        for record in _measure(model, sample, costs, budget, num_steps=int(settings["steps"])):
+            records.append({"share": share} | record)
+            print(_describe(records[-1]), flush=True)
+    if settings["json"]:
+        write_text(Path(settings["json"]), json.dumps({"settings": settings, "records": records}, indent=2) + "\n")
+    return 0
+
+
+def _measure(model: Any, sample: Sample, costs: Costs, budget: int, *, num_steps: int) -> list[dict[str, Any]]:
+    schedules: dict[str, Schedule] = {}
+    records = []
+    for way, fixed in _WAYS.items():
+        if smallest_budget(costs, fixed) <= budget:
+            schedules[way] = solve(costs, budget, fixed)
+        else:
+            least = format_bytes(smallest_budget(costs, fixed))
+            records.append({"budget_bytes": budget, "way": way, "error": f"not feasible: the least is {least}"})
+    seconds: dict[str, list[float]] = {way: [] for way in schedules}
+    for _ in range(num_steps):
+        for way, schedule in schedules.items():
+            seconds[way].append(_time(_step_of(model, sample, schedule)))
+    there = costs.parameter_bytes + costs.frame_bytes
+    for way, schedule in schedules.items():
+        peak = there + peak_allocated_bytes(_step_of(model, sample, schedule), next(model.parameters()).device)
+        record = {"budget_bytes": budget, "way": way, "measured_peak_bytes": peak, "schedule": schedule.to_dict()}
+        record |= {"measured_step_seconds": median(seconds[way]) if seconds[way] else None, "seconds": seconds[way]}
+        records.append(record | {"described": schedule.describe_choices()})
+    model.zero_grad(set_to_none=True)
+    return records
+
+
+def _step_of(model: Any, sample: Sample, schedule: Schedule) -> Callable[[], None]:
+    def step() -> None:
+        loss, _ = model(sample.frames, sample.targets)
+        loss.backward()
+
+    schedule.apply(model)
+    model.zero_grad(set_to_none=True)
+    return step
+
+
+def _time(step: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    step()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def _describe(record: dict[str, Any]) -> str:
+    budget = f"{record['share']} % = {format_bytes(record['budget_bytes'])}"
+    if "error" in record:
+        return f"| {budget} | {record['way']} | {record['error']} |" + " |" * 6
+    schedule, peak = record["schedule"], record["measured_peak_bytes"]
+    predicted, seconds = schedule["predicted_peak_bytes"], record["measured_step_seconds"]
+    expected = schedule["predicted_step_seconds"]
+    cells = [budget, record["way"], format_bytes(predicted), f"{format_bytes(peak)} ({peak / predicted - 1:+.1%})"]
+    cells += [f"{peak / record['budget_bytes']:.1%}", f"{expected:.2f} s"]
+    cells += ["" if seconds is None else f"{seconds:.2f} s ({seconds / expected - 1:+.0%})"]
+    cells += [f"{schedule['recompute_fraction']:.0%}", record["described"]]
+    return "| " + " | ".join(cells) + " |"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
