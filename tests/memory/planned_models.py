@@ -92,9 +92,9 @@ PIPELINES: dict[str, Kind] = {
     "one tensor": Kind(lambda: (SmallEncoder(16, width=4), 16), lengths=(60, 60, 60), stacked=True),
     "traced": Kind(lambda: (Branching(), 12)),
     "uncut": Kind(lambda: (Uncut(), 12)),
-    "resnet18": Kind(lambda: _resnet("frozen"), lengths=(96,)),
-    "frozen front": Kind(lambda: _resnet("frozen", 5), lengths=(96,)),  # up to layer1
-    "group norm": Kind(lambda: _resnet("group"), lengths=(96,)),
+    "resnet18": Kind(lambda: _resnet("frozen"), lengths=(48,)),
+    "frozen front": Kind(lambda: _resnet("frozen", 5), lengths=(48,)),  # up to layer1
+    "group norm": Kind(lambda: _resnet("group"), lengths=(48,)),
 }
 
 

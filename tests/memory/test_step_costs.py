@@ -26,7 +26,7 @@ from seqckpt.memory import (
     stage_costs,
     step_costs,
 )
-from seqckpt.models import VideoModel, apply_batch_norm_policy
+from seqckpt.models import VideoModel
 
 
 @pytest.fixture(autouse=True)
@@ -205,9 +205,7 @@ def test_frames_are_read_when_asked_for() -> None:
 
 
 def test_a_chunk_size_that_batch_norm_depends_on_is_kept() -> None:
-    encoder = apply_batch_norm_policy(
-        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten()), "chunk"
-    )
+    encoder = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     parts = (
         ChunkedEncoder(encoder, 13, transform=lambda x: x.float()),
         SegmentedRNN(nn.LSTM(4, 6, batch_first=True), 20),
