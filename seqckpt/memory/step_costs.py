@@ -49,6 +49,16 @@ class Sample:
             return Sample(torch.stack(frames), torch.stack(targets))
         return Sample(frames, targets)
 
+    def stretched(self, num_steps: int) -> Sample:
+        """So many steps of every clip whose frames nobody looks at: the first one again and again, in no memory."""
+
+        targets = [_tile([target], num_steps) for target in self.targets]
+        if isinstance(self.frames, Tensor):
+            shape = self.frames.shape[2:]
+            return Sample(self.frames[:, :1].expand(-1, num_steps, *shape), torch.stack(targets))
+        firsts = [clip[0:1] for clip in self.frames]
+        return Sample([first.expand(num_steps, *first.shape[1:]) for first in firsts], targets)
+
     def rows(self, num_rows: int) -> Tensor:
         """So many frames of the clips, one after the other."""
         return _tile(self.frames, num_rows)
@@ -85,10 +95,12 @@ def measure_costs(model: nn.Module, sample: Sample, *, optimiser: Optimizer | No
     `model` has the parts `encoder` (a ChunkedEncoder), `rnn` and `head`, and is called as model(frames, targets).
     Cost: forward and backward of about 300 frames, whatever the sample's length.
     """
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UsageError("no parameter of the model requires a gradient: there is no training step to plan")
     encoder: Any = model.encoder
     device = next(model.parameters()).device
     stages = list(encoder.stages)
-    with _nothing_left_behind(model, device):
+    with _nothing_left_behind(model, device), torch.enable_grad():
         _warm_up(model, sample)
 
         def load(rows: int) -> Tensor:
@@ -249,7 +261,7 @@ class _TailRun:
         self.state_bytes = 0
 
     def __call__(self, steps: int, segment_length: int, loss_length: int, *, is_timed: bool = True) -> _TailResult:
-        sample, features = self.sample.cut(steps), self.given(steps)
+        sample, features = self.sample.stretched(steps), self.given(steps)
         result = _TailResult()
         with _replaced(self.model, _GivenFeatures(features), segment_length, loss_length):
             if is_timed:
