@@ -182,8 +182,9 @@ class ChunkedEncoder(nn.Module):
         spans = balanced_spans(len(rows), self.chunk_size)
         before_encoder = isinstance(rows, Tensor) and rows.requires_grad
         before_encoder |= self.transform is not None and trains(self.transform)
-        stages, num_frozen = self._stages(before_encoder)
-        first_kept = self._first_kept(len(stages), num_frozen, len(spans))
+        stages, num_untrained = self._stages(before_encoder)
+        num_frozen = num_untrained if self.keep.frozen else 0
+        first_kept = self._first_kept(len(stages), num_untrained, len(spans))
         frozen, any_kept = stages[:num_frozen], min(first_kept) < len(stages)
         _refuse_unequal_sync_batch_norm(self.encoder, len(spans))
 
@@ -213,29 +214,31 @@ class ChunkedEncoder(nn.Module):
         return replay_loop(loop, (rows,) if isinstance(rows, Tensor) else (), None)[0]
 
     def _stages(self, trains_before: bool) -> tuple[list[Stage], int]:
-        """The encoder's stages, and how many frozen ones in front are run once; the encoder itself if it is not cut."""
+        """The encoder's stages, and how many in front nothing trains; the encoder itself if it is not cut."""
         stages = list(find_stages(self.encoder, trace=self.keep.depth > 0))
-        num_frozen = 0
-        if self.keep.frozen and not trains_before:
+        num_untrained = 0
+        if not trains_before:
             trained = [any(p.requires_grad for p in stage.parameters()) for stage in stages]
-            num_frozen = trained.index(True) if True in trained else 0
-            if not any(True for stage in stages[:num_frozen] for _ in stage.parameters()):
-                num_frozen = 0  # nothing but reshaping: its output costs more than its time
+            num_untrained = trained.index(True) if True in trained else 0
+            if not any(True for stage in stages[:num_untrained] for _ in stage.parameters()):
+                num_untrained = 0  # nothing but reshaping: its output costs more than its time
         if len(stages) == 1 and self.keep.depth:
             raise ValueError(
                 f"keep.depth is {self.keep.depth}, but the encoder, as it is now, cannot be cut in stages: hooks on "
                 "it, or a forward that depends on values, forbid it"
             )
-        if num_frozen == 0 and not self.keep.depth:
+        if not self.keep.depth and not (num_untrained and self.keep.frozen):
             return [self.encoder], 0  # whole: with its own hooks, or compiled
-        return stages, num_frozen
+        return stages, num_untrained
 
-    def _first_kept(self, num_stages: int, num_frozen: int, num_chunks: int) -> list[int]:
-        """For each chunk, the stage from which on its graph is kept."""
+    def _first_kept(self, num_stages: int, num_untrained: int, num_chunks: int) -> list[int]:
+        """For each chunk, the stage from which on its graph is kept; stages that nothing trains in front have none."""
         depth, rest = divmod(self.keep.depth, 1)
         num_forgotten = max(0, num_chunks - self.keep.chunks)
         first_deeper = num_forgotten - round(rest * num_forgotten)
-        return [max(num_stages - int(depth) - (k >= first_deeper and rest > 0), num_frozen) for k in range(num_chunks)]
+        return [
+            max(num_stages - int(depth) - (k >= first_deeper and rest > 0), num_untrained) for k in range(num_chunks)
+        ]
 
 
 def _through(stages: Sequence[Stage], x: Any) -> Any:

@@ -149,13 +149,18 @@ def recorded_events(*, kernels: bool = False) -> Iterator[list[Any]]:
     config, activities = settings.config(create_trace_id=True), settings.kineto_activities
     scopes = set() if kernels else {RecordScope.BACKWARD_FUNCTION, RecordScope.USER_SCOPE}
     events: list[Any] = []
-    gc.collect()  # garbage of before would be freed meanwhile
-    torch.autograd._prepare_profiler(config, activities)
-    torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[call-arg]
+    collects_garbage = gc.isenabled()
+    gc.disable()  # garbage of before, freed meanwhile, would count for what runs; to collect it first costs 0.2 s
     try:
-        yield events
+        torch.autograd._prepare_profiler(config, activities)
+        torch.autograd._enable_profiler(config, activities, scopes)  # type: ignore[call-arg]
+        try:
+            yield events
+        finally:
+            events += torch.autograd._disable_profiler().events()
     finally:
-        events += torch.autograd._disable_profiler().events()
+        if collects_garbage:
+            gc.enable()
 
 
 def is_backward_node(event: Any) -> bool:

@@ -20,7 +20,7 @@ from itertools import accumulate, pairwise
 
 from seqckpt.core.schedule import Schedule
 
-__all__ = ["Costs", "Curve", "Prediction", "StageCosts", "TailCosts", "count_pieces", "predict"]
+__all__ = ["Costs", "Curve", "Prediction", "StageCosts", "TailCosts", "count_pieces", "cut_at", "predict"]
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ class Costs:
     optimiser_bytes: int = 0  # its state
     optimiser_work_bytes: int = 0
     frame_bytes: int = 0
+    handed_bytes: float = 0.0  # per row of a first chunk: a copy of its frames, where they are cut out of one tensor
     chunk_seconds: float = 0.0  # per chunk: bookkeeping of the engine
     seconds_factors: tuple[
         tuple[int, float], ...
@@ -150,11 +151,8 @@ def predict(costs: Costs, schedule: Schedule) -> Prediction:
     """Predict a step under `schedule`."""
     num_chunks = count_pieces(costs.num_rows, min(schedule.chunk_size, costs.num_rows))
     tail = Tail(costs, _levels(schedule), schedule.loss_segment_length or _levels(schedule)[-1])
-    depth, rest = divmod(schedule.keep.depth, 1)
-    kept = min(schedule.keep.chunks, num_chunks)
-    cut = Cut(
-        len(costs.stages) - int(depth), deeper=round(rest * (num_chunks - kept)), kept=kept, stored=schedule.keep.frozen
-    )
+    keep = schedule.keep
+    cut = cut_at(costs, num_chunks, depth=keep.depth, chunks=keep.chunks, frozen=keep.frozen)
     return combine(costs, Encoder(costs, num_chunks), tail, cut)
 
 
@@ -169,6 +167,15 @@ class Cut:
     stored: bool = True
 
 
+def cut_at(costs: Costs, num_chunks: int, *, depth: float, chunks: int, frozen: bool) -> Cut:
+    """The cut that Keep(depth, chunks, frozen) makes in so many chunks."""
+    whole, rest = divmod(depth, 1)
+    kept = min(chunks, num_chunks)
+    if kept == num_chunks:  # no other chunks that `rest` could be a share of: kept ones are cut at the deeper place
+        return Cut(len(costs.stages) - int(whole) - (rest > 0), kept=kept, stored=frozen)
+    return Cut(len(costs.stages) - int(whole), deeper=round(rest * (num_chunks - kept)), kept=kept, stored=frozen)
+
+
 def _levels(schedule: Schedule) -> tuple[int, ...]:
     length = schedule.segment_length
     return (length,) if isinstance(length, int) else tuple(length)
@@ -181,6 +188,7 @@ class Encoder:
         stages, self.num_chunks = costs.stages, num_chunks
         rows = count_pieces(costs.num_rows, num_chunks)
         self.seconds_rows = costs.num_rows / num_chunks
+        self.rows = rows
         self.outputs = [stage.output_bytes(rows) for stage in stages]
         saved = [stage.saved_bytes(rows) for stage in stages]
         self.saved_before = [0.0, *accumulate(saved)]  # by the stages before a cut
@@ -208,6 +216,11 @@ class Encoder:
         self.forward_seconds = [0.0, *accumulate(stage.forward_seconds(self.seconds_rows) for stage in stages)]
         self.seconds_factor = _interpolate(costs.seconds_factors, self.seconds_rows)
         self.backward_seconds = sum(stage.backward_seconds(self.seconds_rows) for stage in stages)
+        once = sum(
+            min(stage.no_grad_seconds(self.seconds_rows), stage.forward_seconds(self.seconds_rows)) for stage in stages
+        )
+        # No cut is faster: forward once, by the faster way, and backward.
+        self.least_seconds = num_chunks * (once + self.backward_seconds + costs.chunk_seconds) * self.seconds_factor
 
     def _boundary(self, stages: Sequence[StageCosts], cut: int) -> float:
         return 0.0 if cut == len(stages) or stages[cut - 1].output_is_saved_later else self.outputs[cut - 1]
@@ -265,10 +278,16 @@ class _Step:
         self.first = costs.num_frozen if cut.stored and costs.num_frozen > 1 else 0
         self.kept = cut.kept
         forgotten = encoder.num_chunks - cut.kept
-        stages = max(cut.stages, self.first)
+        front = costs.num_frozen if costs.num_frozen > 1 else 0
+        stages = max(cut.stages, front)  # frozen stages have no graphs that could be kept
         # The chunks that are not kept whole, in the order of forward: how many, and after how many stages they are cut.
-        groups = [(forgotten - cut.deeper, stages), (cut.deeper, max(stages - 1, self.first))]
+        groups = [(forgotten - cut.deeper, stages), (cut.deeper, max(stages - 1, front))]
         self.groups = [(count, at) for count, at in groups if count]
+        # The first chunk that goes on behind a cut is handed a copy of what is there (see core/handover.py).
+        self.copied_bytes = 0.0
+        if not forgotten and self.is_cut(stages) and stages:
+            self.copied_bytes = encoder.outputs[stages - 1]
+        self.copy_stays = self.first == stages or (stages > 0 and costs.stages[stages - 1].output_is_saved)
         self.stored_bytes = encoder.outputs[self.first - 1] if self.first else 0.0
 
     def is_cut(self, at: int) -> bool:
@@ -337,8 +356,9 @@ class _Step:
                 moments[name] = always | parts
 
         forward, backward = max(encoder.forward_peaks[first:]), max(encoder.backward_peaks)
-        all_graphs = self.graphs(forgotten)
-        add("encoder, last chunk forward", forward - shared, all_graphs + (self.kept - 1) * whole, 0.0)
+        all_graphs = self.graphs(forgotten) + (self.copied_bytes if self.copy_stays else 0.0)
+        handed = costs.handed_bytes * encoder.rows + self.copied_bytes if encoder.num_chunks == 1 else 0.0
+        add("encoder, last chunk forward", forward + handed - shared, all_graphs + (self.kept - 1) * whole, 0.0)
         add("recurrent part", tail.peak_bytes, all_graphs + self.kept * whole, 0.0)
         add(
             "encoder, last chunk backward",

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from seqckpt.core.cuts import check_length, check_levels
-from seqckpt.core.schedule import Schedule
+from seqckpt.core.schedule import Keep, Schedule
 from seqckpt.errors import BudgetError, UsageError
-from seqckpt.memory.cost_model import Costs, Cut, Encoder, Prediction, Tail, combine, count_pieces
+from seqckpt.memory.cost_model import Costs, Cut, Encoder, Prediction, Tail, combine, count_pieces, cut_at
 from seqckpt.memory.step_costs import Pipeline, Sample, measure_costs, resident_bytes
 from seqckpt.units import format_bytes, parse_bytes
 
@@ -42,7 +42,8 @@ __all__ = [
 ]
 
 _GROWTH = 1.25  # between one size of chunk that is considered and the next
-_RESERVE = 0.02  # of the budget, for what a prediction may be off
+_RESERVE = 0.03  # of the budget, for what a prediction may be off
+_PREFERENCE = 0.02  # by so much a cut by depth has to be faster: what is within noise is not worth it
 _AUTO_SHARE = 0.9  # of what is free, where the budget is "auto"
 
 
@@ -195,20 +196,23 @@ def hold_chunk_size(model: Any, fixed: Fixed) -> Fixed:
 
 
 def solve(costs: Costs, budget_bytes: int, fixed: Fixed = Fixed()) -> Schedule:
-    """Return the fastest schedule whose predicted peak is within 98 % of the budget; BudgetError if there is none."""
+    """Return the fastest schedule whose predicted peak is within 97 % of the budget, to within 2 %; or BudgetError."""
     limit = budget_bytes * (1 - _RESERVE)
     tails = _tails(costs, fixed)
     best: tuple[float, Prediction, Schedule] | None = None
     for encoder in _encoders(costs, fixed):
         for cut in _cuts(costs, encoder, fixed):
             for tail in tails:
+                if best is not None and encoder.least_seconds + tail.seconds >= best[0]:
+                    break  # nor are the next ones faster: they are smaller and slower
                 found = _fill(costs, encoder, tail, cut, limit=limit, fixed=fixed)
                 if found is None:
-                    continue  # this tail is too large here; the next one is smaller
+                    continue
                 prediction, filled = found
-                if best is None or prediction.step_seconds < best[0]:
-                    best = (prediction.step_seconds, prediction, _schedule(costs, encoder, tail, filled))
-                break  # smaller tails are slower
+                is_cut = filled.deeper or filled.stages < len(costs.stages)
+                rank = prediction.step_seconds * (1 + _PREFERENCE if is_cut else 1)
+                if best is None or rank < best[0]:
+                    best = (rank, prediction, _schedule(costs, encoder, tail, filled, fixed))
     if best is None:
         raise _infeasible(costs, budget_bytes, fixed)
     return _with_predictions(costs, best[2], best[1], budget_bytes)
@@ -222,11 +226,17 @@ def _fill(
     if found.peak_bytes > limit:
         return None
     best = (found, cut)
+
+    def keep_chunks(number: int) -> Cut:
+        if fixed.depth is None:
+            return replace(cut, kept=number)
+        return cut_at(costs, encoder.num_chunks, depth=fixed.depth, chunks=number, frozen=cut.stored)
+
     fillings: list[tuple[int, int, Callable[[int], Cut]]] = []
     if fixed.depth is None and cut.stages > 1:
         fillings.append((0, encoder.num_chunks - cut.kept, lambda number: replace(cut, deeper=number)))
     if fixed.chunks is None:
-        fillings.append((1, encoder.num_chunks, lambda number: replace(cut, kept=number)))
+        fillings.append((1, encoder.num_chunks, keep_chunks))
     for least, most, make in fillings:
         low, high = least, most
         while low < high:
@@ -259,11 +269,10 @@ def _cuts(costs: Costs, encoder: Encoder, fixed: Fixed) -> Iterator[Cut]:
     choices = (True, False) if fixed.frozen is None else (fixed.frozen,)
     for stored in choices if first else choices[:1]:
         if fixed.depth is not None:
-            depth, rest = divmod(fixed.depth, 1)
-            deeper = round(rest * (encoder.num_chunks - kept))
-            yield Cut(len(costs.stages) - int(depth), deeper=deeper, kept=kept, stored=stored)
+            yield cut_at(costs, encoder.num_chunks, depth=fixed.depth, chunks=kept, frozen=stored)
             continue
-        for stages in range(len(costs.stages), max(0, first - 1 if stored else 0), -1):
+        # Frozen stages have no graphs that could be kept, and what is replayed of them is not stored as well.
+        for stages in range(len(costs.stages), first - 1 if stored and first else first, -1):
             yield Cut(stages, kept=kept, stored=stored)
 
 
@@ -292,17 +301,20 @@ def _tails(costs: Costs, fixed: Fixed) -> list[Tail]:
     return front
 
 
-def _schedule(costs: Costs, encoder: Encoder, tail: Tail, cut: Cut) -> Schedule:
-    schedule = Schedule(
-        chunk_size=count_pieces(costs.num_rows, encoder.num_chunks),
-        segment_length=tail.levels,
-        loss_segment_length=tail.loss_length,
-    )
+def _schedule(costs: Costs, encoder: Encoder, tail: Tail, cut: Cut, fixed: Fixed) -> Schedule:
+    """The schedule that makes these choices; what was given stands in it as it was given."""
     depth: float = len(costs.stages) - cut.stages
     if cut.deeper:
         share = round(cut.deeper / (encoder.num_chunks - cut.kept), 4)
         depth += int(share) or share
-    return replace(schedule, keep=replace(schedule.keep, depth=depth, chunks=cut.kept, frozen=cut.stored))
+    return Schedule(
+        chunk_size=fixed.chunk_size or count_pieces(costs.num_rows, encoder.num_chunks),
+        segment_length=tail.levels,
+        loss_segment_length=tail.loss_length,
+        keep=Keep(
+            depth=depth if fixed.depth is None else fixed.depth, chunks=fixed.chunks or cut.kept, frozen=cut.stored
+        ),
+    )
 
 
 def _with_predictions(costs: Costs, schedule: Schedule, prediction: Prediction, budget_bytes: int) -> Schedule:

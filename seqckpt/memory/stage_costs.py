@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_flatten
 
 from seqckpt.memory.allocated import AllocationRecord
@@ -22,7 +23,7 @@ __all__ = ["Clock", "measure_stages", "repeat_for_a_moment"]
 T = TypeVar("T")
 
 
-def repeat_for_a_moment(run: Callable[[], T], *, seconds: float = 0.15, least: int = 2, most: int = 10) -> list[T]:
+def repeat_for_a_moment(run: Callable[[], T], *, seconds: float = 0.06, least: int = 2, most: int = 10) -> list[T]:
     """Results of some runs, all of them within about so many seconds: what is short is noisy, and cheap to repeat."""
     started, results = time.perf_counter(), [run()]
     while len(results) < least or (len(results) < most and time.perf_counter() - started < seconds):
@@ -57,14 +58,14 @@ class Clock:
 def measure_stages(
     stages: Sequence[Callable[[Any], Any]], names: Sequence[str], load: Callable[[int], Any], sizes: Sequence[int]
 ) -> list[StageCosts]:
-    """Measure an encoder's stages on chunks of these sizes (seconds on all, bytes on the first two).
+    """Measure an encoder's stages on chunks of these sizes.
 
     `load(rows)` reads a chunk and makes floats of it: it is measured as a stage in front of the others.
     """
     device = _device_of(stages)
     row = [lambda rows: load(rows), *stages]
     times = {size: _Times(row, size, device) for size in sizes}
-    bytes_ = {size: _Bytes(row, size, device) for size in sizes[:2]}
+    bytes_ = {size: _Bytes(row, size, device) for size in sizes}
     for p in (p for stage in row for p in _parameters(stage)):
         p.grad = None
     seen: set[int] = set()
@@ -140,7 +141,7 @@ class _Bytes:
         self.is_saved, self.is_saved_later = [False] * len(row), [False] * len(row)
         parameters = {p.untyped_storage().data_ptr() for stage in row for p in _parameters(stage)}
         storages: dict[int, int] = {}
-        between: list[tuple[set[int], int]] = []
+        outputs: list[list[StorageWeakRef]] = []
         for p in (p for stage in row for p in _parameters(stage) if p.requires_grad):
             p.grad = torch.zeros_like(p)
 
@@ -163,15 +164,15 @@ class _Bytes:
                     self.outputs[i - 1] = sum(t.numel() * t.element_size() for t in _tensors(x))
                     self.saved[i - 1] = sum(storages.values()) - sum(self.saved[: i - 1])
                     self.is_saved[i - 1] = held.keys() <= storages.keys()
-                    between.append((set(held), len(storages)))
+                    outputs.append([StorageWeakRef(t.untyped_storage()) for t in _tensors(x)])
                 record.mark(f"forward {i}")
 
             with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
                 result = _forward(row, size, after)
+            alive = [not any(ref.expired() for ref in refs) for refs in outputs[:-1]]  # the last one is the result
+            self.is_saved_later[:-1] = [now and not saved for now, saved in zip(alive, self.is_saved, strict=False)]
             _backward(result)
             del result
-        for i, (held, _) in enumerate(between):
-            self.is_saved_later[i] = not self.is_saved[i] and held <= storages.keys()
         base = {"no_grad": 0, "forward": 0, "backward": 0}
         for interval in record.intervals:
             kind, _, number = interval.name.partition(" ")

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from seqckpt.core.schedule import Schedule
 from seqckpt.errors import UsageError
 from seqckpt.memory.allocated import AllocationRecord, peak_allocated_bytes
-from seqckpt.memory.cost_model import Costs, TailCosts, predict
+from seqckpt.memory.cost_model import Costs, TailCosts, count_pieces, predict
 from seqckpt.memory.stage_costs import Clock, measure_stages, repeat_for_a_moment
 
 __all__ = ["Pipeline", "Sample", "measure_costs", "resident_bytes"]
@@ -42,22 +42,33 @@ class Sample:
             raise UsageError(f"a sample of clips of {self.lengths} frames: expected one or more, none of them empty")
 
     def cut(self, num_steps: int) -> Sample:
-        """The first steps of every clip; a clip with fewer is gone through again from its start."""
-        frames = [_tile([clip], num_steps) for clip in self.frames]
-        targets = [_tile([target], num_steps) for target in self.targets]
+        """As if the longest clip had so many steps, and the others their share; where that is more, gone through again.
+
+        Clips of unequal lengths stay unequal: what is packed costs less than what is padded.
+        """
+        lengths = self._shares(num_steps)
+        frames = [_tile([clip], length) for clip, length in zip(self.frames, lengths, strict=True)]
+        return self._with(frames, lengths)
+
+    def stretched(self, num_steps: int) -> Sample:
+        """As `cut`, where nobody looks at the frames: the first one of each clip again and again, in no memory."""
+        lengths = self._shares(num_steps)
+        if isinstance(self.frames, Tensor):
+            targets = [_tile([target], num_steps) for target in self.targets]
+            first = self.frames[:, :1]
+            return Sample(first.expand(-1, num_steps, *first.shape[2:]), torch.stack(targets))
+        firsts = [clip[0:1] for clip in self.frames]
+        return self._with([one.expand(n, *one.shape[1:]) for one, n in zip(firsts, lengths, strict=True)], lengths)
+
+    def _shares(self, num_steps: int) -> list[int]:
+        longest = max(self.lengths)
+        return [max(1, round(num_steps * length / longest)) for length in self.lengths]
+
+    def _with(self, frames: list[Tensor], lengths: list[int]) -> Sample:
+        targets = [_tile([target], length) for target, length in zip(self.targets, lengths, strict=True)]
         if isinstance(self.frames, Tensor):
             return Sample(torch.stack(frames), torch.stack(targets))
         return Sample(frames, targets)
-
-    def stretched(self, num_steps: int) -> Sample:
-        """So many steps of every clip whose frames nobody looks at: the first one again and again, in no memory."""
-
-        targets = [_tile([target], num_steps) for target in self.targets]
-        if isinstance(self.frames, Tensor):
-            shape = self.frames.shape[2:]
-            return Sample(self.frames[:, :1].expand(-1, num_steps, *shape), torch.stack(targets))
-        firsts = [clip[0:1] for clip in self.frames]
-        return Sample([first.expand(num_steps, *first.shape[1:]) for first in firsts], targets)
 
     def rows(self, num_rows: int) -> Tensor:
         """So many frames of the clips, one after the other."""
@@ -115,6 +126,7 @@ def measure_costs(model: nn.Module, sample: Sample, *, optimiser: Optimizer | No
             num_rows=sum(sample.lengths),
             num_steps=max(sample.lengths),
             num_frozen=_count_frozen(encoder, stages),
+            handed_bytes=_handed_bytes(encoder, sample),
             kept_byte_seconds=_fresh_byte_seconds(device),
             **resident_bytes(model, sample, optimiser),
         )
@@ -166,6 +178,13 @@ def _count_frozen(encoder: Any, stages: Sequence[Any]) -> int:
     return in_front + 1 if any(True for stage in stages[:in_front] for _ in stage.parameters()) else 0
 
 
+def _handed_bytes(encoder: Any, sample: Sample) -> float:
+    """Bytes per frame of the copy that a first chunk is handed; without a transform it is what the encoder saves."""
+    if not isinstance(sample.frames, Tensor) or encoder.transform is None:
+        return 0.0
+    return _bytes(sample.frames) / sum(sample.lengths)
+
+
 def _names(encoder: Any, stages: Sequence[Any]) -> list[str]:
     known = {id(module): name for name, module in encoder.encoder.named_modules()}
     return [known.get(id(stage)) or f"stage {i + 1}" for i, stage in enumerate(stages)]
@@ -208,26 +227,32 @@ def _measure_tail(model: Any, sample: Sample, device: torch.device) -> TailCosts
     longest = max(sample.lengths)
     steps = max(2, min(longest, _TAIL_STEPS))
     far = min(longest, _FAR_STEPS) if longest >= 2 * steps else max(1, steps // 2)
-    short = max(1, min(steps, far) // 8)
+    short, piece = max(1, steps // 8), max(1, far // 8)
     is_segmented = hasattr(model.rnn, "segment_length")
     run = _TailRun(model, sample, device)
     whole = run(steps, steps, steps)
-    cut = run(steps, short, steps, is_timed=False) if is_segmented else whole
     both = run(steps, short if is_segmented else steps, short)
-    other = run(far, short if is_segmented else far, short, is_timed=False)
-    state, num_segments, longer = run.state_bytes, -(-steps // short), max(1, steps - short)
-    segment = max(0.0, (whole.alive - cut.alive + state * (num_segments - 1)) / longer) if is_segmented else 0.0
-    loss = max(0.0, (cut.alive - both.alive) / longer)
+    far_whole = run(far, far, far, is_timed=False)
+    far_cut = run(far, piece, far, is_timed=False) if is_segmented else far_whole
+    far_both = run(far, piece if is_segmented else far, piece, is_timed=False)
+    state, num_segments, longer = run.state_bytes, -(-steps // short), max(1, far - piece)
+    more_states = state * (-(-far // piece) - 1)
+    segment = max(0.0, (far_whole.alive - far_cut.alive + more_states) / longer) if is_segmented else 0.0
+    loss = max(0.0, (far_cut.alive - far_both.alive) / longer)
 
-    def per_step(of_both: float, of_other: float) -> float:
-        return (of_both - of_other) / (steps - far) if steps != far else of_both / steps
+    def per_step(of_both: float, of_far: float) -> float:
+        return (of_both - of_far) / (steps - far) if steps != far else of_both / steps
 
-    more_states = state * (num_segments - -(-far // short)) if is_segmented else 0
-    step = per_step(both.alive - more_states, other.alive)
-    fixed = whole.alive - step * steps - (segment * steps + state if is_segmented else 0) - loss * steps
-    work = max(0.0, per_step(both.work, other.work))
-    fixed_work = max(whole.work - work * steps, both.work - work * steps, other.work - work * far)
-    end_step = per_step(both.end, other.end)
+    def of_segments(length: int, segment_length: int, loss_length: int) -> float:
+        cut = segment * segment_length + state * -(-length // segment_length) if is_segmented else 0.0
+        return cut + loss * loss_length
+
+    step = per_step(both.alive - of_segments(steps, short, short), far_both.alive - of_segments(far, piece, piece))
+    fixed = far_whole.alive - step * far - of_segments(far, far, far)
+    work = max(0.0, per_step(both.work, far_both.work))
+    fixed_work = max(result.work - work * far for result in (far_whole, far_cut, far_both))
+    fixed_work = max(fixed_work, whole.work - work * steps, both.work - work * steps)
+    end_step = per_step(both.end, far_both.end)
     forward, backward = whole.forward / steps, whole.backward / steps
     replays = forward * (steps - short) if is_segmented else 0.0
     extra = both.forward + both.backward - whole.forward - whole.backward - replays
@@ -257,11 +282,12 @@ class _TailRun:
     def __init__(self, model: Any, sample: Sample, device: torch.device) -> None:
         self.model, self.sample, self.device = model, sample, device
         with torch.no_grad():
-            self.features = model.encoder(sample.cut(1).frames)
+            self.features = model.encoder(sample.cut(1).frames)  # one frame of each clip
         self.state_bytes = 0
 
     def __call__(self, steps: int, segment_length: int, loss_length: int, *, is_timed: bool = True) -> _TailResult:
-        sample, features = self.sample.stretched(steps), self.given(steps)
+        sample = self.sample.stretched(steps)
+        features = self.given(sample.lengths)
         result = _TailResult()
         with _replaced(self.model, _GivenFeatures(features), segment_length, loss_length):
             if is_timed:
@@ -280,18 +306,20 @@ class _TailRun:
             self.clear(features)
         return result
 
-    def given(self, steps: int) -> Any:
-        """Features of so many steps, which ask for gradients where the encoder's would."""
+    def given(self, lengths: Sequence[int]) -> Any:
+        """Features of clips of such lengths, which ask for gradients where the encoder's would."""
         wanted = any(p.requires_grad for p in self.model.encoder.parameters())
 
-        def make(one: Tensor) -> Tensor:
-            if isinstance(self.sample.frames, Tensor):
-                shape: tuple[int, ...] = (one.shape[0], steps, *one.shape[2:])
-            else:
-                shape = (steps, *one.shape[1:])
+        def make(one: Tensor, shape: tuple[int, ...]) -> Tensor:
             return torch.randn(shape, dtype=one.dtype, device=one.device).requires_grad_(wanted)
 
-        return tree_map(make, self.features)
+        if isinstance(self.sample.frames, Tensor):
+            return tree_map(lambda one: make(one, (one.shape[0], lengths[0], *one.shape[2:])), self.features)
+        clips = zip(self.features, lengths, strict=True)
+        return [
+            tree_map(lambda one, length=length: make(one, (length, *one.shape[1:])), features)
+            for features, length in clips
+        ]
 
     def timed(self, sample: Sample) -> list[float]:
         clock = Clock(self.device)
@@ -328,11 +356,11 @@ def _time_steps(
     costs: Costs, model: nn.Module, sample: Sample, device: torch.device, size: int, num_chunks: int
 ) -> tuple[float, float]:
     """Predicted and measured seconds of a step of so many chunks; the least of two."""
-    clips = len(sample.lengths)
-    steps = -(-num_chunks * size // clips)
+    steps = count_pieces(num_chunks * size * max(sample.lengths), sum(sample.lengths))
     schedule = Schedule(chunk_size=size, segment_length=steps)
-    few = replace(costs, num_rows=steps * clips, num_steps=steps)
-    step = _step(schedule, model, sample.cut(steps))
+    cut = sample.cut(steps)
+    few = replace(costs, num_rows=sum(cut.lengths), num_steps=steps)
+    step = _step(schedule, model, cut)
 
     def timed() -> float:
         model.zero_grad(set_to_none=True)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from seqckpt.memory import AllocationRecord
 from seqckpt.units import format_bytes
 
-__all__ = ["Budget", "is_out_of_memory"]
+__all__ = ["Budget", "is_out_of_memory", "run_within"]
+
+T = TypeVar("T")
 
 _WITHOUT_A_FIGURE = 1.25  # a step that ran out of memory is taken to have needed so much more than was planned
 
@@ -64,3 +67,34 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         words in str(error) for words in ("not enough memory", "can't allocate memory", "out of memory")
     )
+
+
+def run_within(
+    budget: Budget | None,
+    run: Callable[[], T],
+    *,
+    start_again: Callable[[], object],
+    device: torch.device,
+    say: Callable[[str], object],
+) -> T:
+    """Run a step's forward and backward; where memory runs out under a budget, plan again and run once more.
+
+    The second run begins with `start_again()` and the random states of the first. Raises the error of memory where
+    there is no budget, or was planned again before.
+    """
+    gpus = [device] if device.type == "cuda" else []
+    random_state, gpu_states = torch.get_rng_state(), [torch.cuda.get_rng_state(gpu) for gpu in gpus]
+    try:
+        return run()
+    except (RuntimeError, MemoryError) as error:
+        line = budget.ran_out() if budget is not None and is_out_of_memory(error) else None
+        if line is None:
+            raise
+    # Outside of `except`: the error's traceback would hold the step's tensors.
+    say(line)
+    start_again()
+    torch.set_rng_state(random_state)
+    for gpu, state in zip(gpus, gpu_states, strict=True):
+        torch.cuda.empty_cache()
+        torch.cuda.set_rng_state(state, gpu)
+    return run()

@@ -27,15 +27,15 @@ from seqckpt.errors import TrainingError
 from seqckpt.memory import PeakMeter
 from seqckpt.models import VideoModel
 from seqckpt.progress import progress_bar
-from seqckpt.training.budget import Budget, is_out_of_memory
+from seqckpt.training.budget import Budget, is_out_of_memory, run_within
 from seqckpt.training.evaluation import predict_videos, score
 from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
 from seqckpt.training.optimiser import learning_rate_factor
+from seqckpt.training.records import Progress, Totals, describe_epoch, describe_step
 from seqckpt.training.results import write_table
 from seqckpt.training.snapshot import load_snapshot, save_snapshot
-from seqckpt.units import format_bytes
 
-__all__ = ["Progress", "TrainSettings", "Trainer"]
+__all__ = ["TrainSettings", "Trainer"]
 
 _STEP_COLUMNS = (
     *("step", "epoch", "loss", "lr", "gradient_norm", "frames_per_second", "peak_memory_bytes"),
@@ -60,39 +60,6 @@ class TrainSettings:
     order: str = "shuffled"
     augmentation: Augmentation = field(default_factory=Augmentation)
     num_workers: int = 0
-
-
-@dataclass
-class Totals:
-    """What adds up over steps; frames are counted as labelled where the loss counts them."""
-
-    loss: float = 0.0
-    num_labelled: int = 0
-    num_right: int = 0
-    num_frames: int = 0
-    seconds: float = 0.0
-    waiting_seconds: float = 0.0
-    peak_bytes: int = 0
-
-    def add(self, other: Totals) -> None:
-        """Take in one step's numbers."""
-        for name in ("loss", "num_labelled", "num_right", "num_frames", "seconds", "waiting_seconds"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
-
-
-@dataclass
-class Progress:
-    """Where a run stands: plain data, part of every snapshot. `epoch` counts the finished ones."""
-
-    epoch: int = 0
-    step_in_epoch: int = 0
-    step: int = 0
-    best_epoch: int | None = None
-    best_accuracy: float | None = None
-    records: list[dict[str, Any]] = field(default_factory=list)
-    of_epoch: Totals = field(default_factory=Totals)
-    of_run: Totals = field(default_factory=Totals)
 
 
 class Trainer:
@@ -183,7 +150,7 @@ class Trainer:
             for batch in self.waiting.over(loader):
                 row = self._step(batch, len(batches) * settings.num_epochs)
                 table.writerow(row)
-                bar.set_postfix_str(_describe_step(row), refresh=False)
+                bar.set_postfix_str(describe_step(row), refresh=False)
                 bar.update()
                 if interrupted:
                     break
@@ -198,7 +165,7 @@ class Trainer:
             group["lr"] = lr
 
         with nullcontext() if self.budget is None else self.budget.watching(self.device, self.print_line):
-            loss_value = self._run_within_budget(clips)
+            loss_value = self._run_within_memory(clips)
             norm = self._clip_gradients()
             self._check_finite("gradient", norm, clips)
             self.optimiser.step()
@@ -217,27 +184,23 @@ class Trainer:
         values = (progress.step, progress.epoch + 1, loss_value, lr, norm, speed, peak_bytes, share)
         return dict(zip(_STEP_COLUMNS, values, strict=True))
 
-    def _run_within_budget(self, clips: Sequence[Clip]) -> float:
-        """Forward and backward; once more, from the same random state, where memory ran out and a budget is set."""
-        random_state = torch.get_rng_state()
+    def _run_within_memory(self, clips: Sequence[Clip]) -> float:
         try:
-            return self._forward_and_backward(clips)
+            return run_within(
+                self.budget,
+                lambda: self._forward_and_backward(clips),
+                start_again=lambda: self.optimiser.zero_grad(set_to_none=True),
+                device=self.device,
+                say=self.print_line,
+            )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            line = None if self.budget is None else self.budget.ran_out()
-            if line is None:
-                raise self._out_of_memory(clips, error) from error
-        # Outside of `except`: the error's traceback would hold the step's tensors.
-        self.print_line(line)
-        self.optimiser.zero_grad(set_to_none=True)
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-        torch.set_rng_state(random_state)
-        try:
-            return self._forward_and_backward(clips)
-        except (RuntimeError, MemoryError) as error:
-            raise (self._out_of_memory(clips, error) if is_out_of_memory(error) else error) from error
+            raise TrainingError(
+                f"memory ran out in step {self.progress.step + 1}, on {_name(clips)}: {str(error).splitlines()[0]}\n"
+                "Give memory.budget (such as memory.budget=8GiB, or auto), lower it, or lower memory.chunk_size, "
+                "train.batch_size or data.clip_length"
+            ) from error
 
     def _forward_and_backward(self, clips: Sequence[Clip]) -> float:
         self._predicted.clear()
@@ -246,13 +209,6 @@ class Trainer:
         self._check_finite("loss", loss_value, clips)
         loss.backward()
         return loss_value
-
-    def _out_of_memory(self, clips: Sequence[Clip], error: BaseException) -> TrainingError:
-        return TrainingError(
-            f"memory ran out in step {self.progress.step + 1}, on {_name(clips)}: {str(error).splitlines()[0]}\n"
-            "Give memory.budget (such as memory.budget=8GiB, or auto), lower it, or lower memory.chunk_size, "
-            "train.batch_size or data.clip_length"
-        )
 
     def _collect(self, logits: Tensor) -> None:
         self._predicted.append(logits.argmax(dim=-1).cpu())
@@ -308,29 +264,8 @@ class Trainer:
             self.save("best.pt")
         self.save("last.pt")
         write_table(self.folder / "metrics.csv", progress.records)
-        self.print_line(_describe_epoch(record, self.settings.num_epochs, is_best=is_best))
+        self.print_line(describe_epoch(record, self.settings.num_epochs, is_best=is_best))
 
 
 def _name(clips: Sequence[Clip]) -> str:
     return ", ".join(f"{clip.video.video_id} frames {clip.start} to {clip.stop}" for clip in clips)
-
-
-def _describe_step(row: Mapping[str, Any]) -> str:
-    return f"loss={row['loss']:.3f}, {row['frames_per_second']:.0f} frames/s, peak {_bytes(row['peak_memory_bytes'])}"
-
-
-def _describe_epoch(record: Mapping[str, Any], num_epochs: int, *, is_best: bool) -> str:
-    parts = [
-        f"epoch {record['epoch']:>{len(str(num_epochs))}}/{num_epochs}",
-        f"loss {record['train_loss']:.4f}",
-        f"train accuracy {record['train_accuracy']:.3f}",
-        f"val accuracy {record['val_accuracy']:.3f}{' (best)' if is_best else '       '}",
-        f"{record['frames_per_second']:.0f} frames/s",
-        f"peak {_bytes(record['peak_memory_bytes'])}",
-        f"waiting for frames {record['waiting_share']:.1%}",
-    ]
-    return "  ".join(parts)
-
-
-def _bytes(num_bytes: int | None) -> str:
-    return "unknown" if num_bytes is None else format_bytes(num_bytes)
