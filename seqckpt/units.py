@@ -24,16 +24,17 @@ def format_bytes(num_bytes: float) -> str:
     return f"{num_bytes:.0f} B"
 
 
-def parse_bytes(text: str | int) -> int:
-    """Read "8GiB", "500 MB", "1.5g" or a plain number as bytes; raise ValueError otherwise.
+def parse_bytes(text: str | float) -> int:
+    """Read "8GiB", "500 MB", "1.5g", "2e9" or a plain number as bytes; raise ValueError otherwise.
 
-    >>> parse_bytes("8GiB") == 8 * 2**30, parse_bytes("500 MB"), parse_bytes(1024)
-    (True, 500000000, 1024)
+    >>> parse_bytes("8GiB") == 8 * 2**30, parse_bytes("500 MB"), parse_bytes(1024), parse_bytes(2e9)
+    (True, 500000000, 1024, 2000000000)
     """
-    if isinstance(text, int):
-        return text
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?i?)b?\s*", text, re.IGNORECASE)
-    if match is None or match[2].lower() not in _FACTORS:
+    if isinstance(text, (int, float)) and not isinstance(text, bool) and abs(text) < float("inf"):
+        return round(text)
+    pattern = r"\s*(\d+(?:\.\d+)?(?:e[+]?\d{1,3})?)\s*([kmgt]?i?)b?\s*"
+    match = re.fullmatch(pattern, text, re.IGNORECASE) if isinstance(text, str) else None
+    if match is None or float(match[1]) == float("inf") or match[2].lower() not in _FACTORS:
         raise ValueError(f"{text!r} is no amount of memory: write it like 8GiB, 500MB or a number of bytes")
     return round(float(match[1]) * _FACTORS[match[2].lower()])
 

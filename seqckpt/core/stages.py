@@ -8,11 +8,15 @@ was run to what is still to run, there is a cut. The traced stages call the enco
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, fx, nn
+
+from seqckpt.core.surroundings import AutocastState, RandomStates, accelerators_of
 
 __all__ = ["Stage", "find_stages", "writes_into_input"]
 
@@ -74,9 +78,9 @@ def writes_into_input(module: Any) -> bool:
 class _Tracer(fx.Tracer):
     """Goes into the encoder's own forward and rows inside it, and into `wrapped` modules, but into no other."""
 
-    def __init__(self, wrapped: Sequence[nn.Module]) -> None:
+    def __init__(self, wrapped: Sequence[nn.Module], witness: _Witness) -> None:
         super().__init__()
-        self.wrapped = wrapped
+        self.wrapped, self.witness = wrapped, witness
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if any(m is module for module in self.wrapped):
@@ -88,13 +92,78 @@ class _Tracer(fx.Tracer):
             raise TypeError("a tensor made in forward: fx would write it into the encoder")
         return super().create_arg(a)
 
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if self.witness.modes() != self.witness.modes_before:
+            raise TypeError("a call in a mode that forward entered, which the graph would not enter")
+        return super().create_node(*args, **kwargs)
+
+
+class _Witness:
+    """What a traced forward can change beside its result; afterwards all of that is as it was.
+
+    Args:
+        modules: those whose own forward runs.
+        devices: with random states that it might use.
+    """
+
+    def __init__(self, modules: Sequence[nn.Module], devices: set[torch.device]) -> None:
+        self.devices, self.random_states = devices, RandomStates(devices)
+        self.modes_before = self.modes()
+        self.random_before = self.random_states.read(), random.getstate()
+        values = [value for module in modules for value in module.__dict__.values()]
+        dicts = [*(module.__dict__ for module in modules), *(value for value in values if isinstance(value, dict))]
+        self.dicts = [(held, dict(held)) for held in dicts]
+        self.lists = [(held, list(held)) for held in values if isinstance(held, list)]
+        buffers = [buffer for module in modules for buffer in module._buffers.values() if buffer is not None]
+        self.buffers = [(buffer, buffer._version, buffer.detach().clone()) for buffer in buffers]
+
+    def modes(self) -> tuple[Any, ...]:
+        """What torch does otherwise under a context manager."""
+        autocast = AutocastState(self.devices)
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), autocast.settings
+
+    def restore(self) -> bool:
+        """Put everything back; True if there was nothing to put back."""
+        states, python_state = self.random_before
+        changed = python_state != random.getstate()
+        changed |= any(not torch.equal(a, b) for a, b in zip(states, self.random_states.read(), strict=True))
+        if changed:
+            self.random_states.write(states)
+            random.setstate(python_state)
+        for held, before in self.dicts:
+            if held.keys() != before.keys() or any(held[name] is not before[name] for name in before):
+                changed = True
+                held.clear()
+                held.update(before)
+        for values, former in self.lists:
+            if len(values) != len(former) or any(a is not b for a, b in zip(values, former, strict=True)):
+                changed = True
+                values[:] = former
+        for buffer, version, value in self.buffers:
+            if buffer._version != version:
+                changed = True
+                buffer.data.copy_(value)
+        return not changed
+
+
+def _trace_forward(encoder: nn.Module, wrapped: Sequence[nn.Module]) -> fx.Graph | None:
+    """The graph of a forward's calls; None where it is more than these, or none can be had."""
+    witness = _Witness([encoder, *wrapped], accelerators_of(encoder.parameters()))
+    graph: fx.Graph | None = None
+    try:
+        graph = _Tracer(wrapped, witness).trace(encoder)
+    except Exception:  # whatever a forward makes of a placeholder: it depends on values, so there is no row
+        pass
+    finally:
+        is_alone = witness.restore()
+    return graph if is_alone else None
+
 
 def _trace(encoder: nn.Module) -> list[Stage] | None:
     wrapped: list[nn.Module] = []
     while True:
-        try:
-            graph = _Tracer(wrapped).trace(encoder)
-        except Exception:  # whatever a forward makes of a placeholder: it depends on values, so there is no row
+        graph = _trace_forward(encoder, wrapped)
+        if graph is None:
             return None
         calls = [node for node in graph.nodes if node.op.startswith("call_")]
         if len(calls) != 1 or calls[0].op != "call_module":

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from seqckpt.core.cuts import check_length, check_levels
 from seqckpt.core.schedule import Keep, Schedule
 from seqckpt.errors import BudgetError, UsageError
 from seqckpt.memory.cost_model import Costs, Cut, Encoder, Prediction, Tail, combine, count_pieces, cut_at
@@ -56,6 +57,13 @@ class Fixed:
     depth: float | None = None
     chunks: int | None = None
     frozen: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("chunk_size", "loss_segment_length", "chunks"):
+            if (value := getattr(self, name)) is not None:
+                check_length(value, name)
+        if self.segment_length is not None:
+            check_levels(self.segment_length, "segment_length")
 
 
 def plan_schedule(
@@ -94,17 +102,25 @@ def plan_schedule(
     >>> schedule.predicted_peak_bytes < 10 * 2**20 < schedule.predicted_plain_peak_bytes
     True
     """
-    pipeline, batch = as_pipeline(model), Sample(*sample)
+    pipeline, batch = as_pipeline(model), _as_sample(sample)
+    held = Fixed(chunk_size=chunk_size, segment_length=segment_length)
+    if isinstance(pipeline, Pipeline) and not isinstance(batch.frames, Tensor):
+        raise UsageError("the sample is a list of clips, which three parts in a row do not take: give (B, T, ...)")
     budget_bytes = resolve_budget(budget, pipeline, batch, optimiser=optimiser)
     costs = measure(pipeline, batch, optimiser=optimiser, budget_bytes=budget_bytes)
-    fixed = hold_chunk_size(pipeline, Fixed(chunk_size=chunk_size, segment_length=segment_length))
-    return solve(costs, budget_bytes, fixed)
+    return solve(costs, budget_bytes, hold_chunk_size(pipeline, held))
+
+
+def _as_sample(sample: Any) -> Sample:
+    if not isinstance(sample, (tuple, list)) or len(sample) != 2:
+        raise UsageError(f"the sample is a {type(sample).__name__}: expected a pair (frames, targets) of one batch")
+    return Sample(*sample)
 
 
 def as_pipeline(model: nn.Module | Sequence[nn.Module]) -> nn.Module:
     """The model, its parts checked, or one made of three parts."""
     pipeline: Any = model if isinstance(model, nn.Module) and hasattr(model, "encoder") else None
-    if pipeline is None and not isinstance(model, nn.Module) and len(model) == 3:
+    if isinstance(model, (tuple, list)) and len(model) == 3:
         pipeline = Pipeline(*model)
     if pipeline is None or not all(isinstance(getattr(pipeline, name, None), nn.Module) for name in ("rnn", "head")):
         raise UsageError(
@@ -127,7 +143,7 @@ def measure(model: nn.Module, sample: Sample, *, optimiser: Optimizer | None = N
 
 def resolve_budget(budget: int | str, model: nn.Module, sample: Sample, *, optimiser: Optimizer | None = None) -> int:
     """Return the budget in bytes; "auto" is 90 % of what is free, and what the model and the frames take already."""
-    if budget != "auto":
+    if not isinstance(budget, str) or budget.strip().lower() != "auto":
         budget_bytes = parse_bytes(budget)
         if budget_bytes <= 0:
             raise UsageError(f"a budget of {budget}: expected more than 0 bytes, such as 8GiB, or auto")

@@ -47,9 +47,25 @@ class Sample:
 
         Clips of unequal lengths stay unequal: what is packed costs less than what is padded.
         """
-        longest = max(self.lengths)
-        lengths = [max(1, round(num_steps * length / longest)) for length in self.lengths]
+        lengths = self._shares(num_steps)
         frames = [_tile([clip], length) for clip, length in zip(self.frames, lengths, strict=True)]
+        return self._with(frames, lengths)
+
+    def stretched(self, num_steps: int) -> Sample:
+        """As `cut`, where nobody looks at the frames: the first one of each clip again and again, in no memory."""
+        lengths = self._shares(num_steps)
+        if isinstance(self.frames, Tensor):
+            targets = [_tile([target], num_steps) for target in self.targets]
+            first = self.frames[:, :1]
+            return Sample(first.expand(-1, num_steps, *first.shape[2:]), torch.stack(targets))
+        firsts = [clip[0:1] for clip in self.frames]
+        return self._with([one.expand(n, *one.shape[1:]) for one, n in zip(firsts, lengths, strict=True)], lengths)
+
+    def _shares(self, num_steps: int) -> list[int]:
+        longest = max(self.lengths)
+        return [max(1, round(num_steps * length / longest)) for length in self.lengths]
+
+    def _with(self, frames: list[Tensor], lengths: list[int]) -> Sample:
         targets = [_tile([target], length) for target, length in zip(self.targets, lengths, strict=True)]
         if isinstance(self.frames, Tensor):
             return Sample(torch.stack(frames), torch.stack(targets))
@@ -91,10 +107,12 @@ def measure_costs(model: nn.Module, sample: Sample, *, optimiser: Optimizer | No
     `model` has the parts `encoder` (a ChunkedEncoder), `rnn` and `head`, and is called as model(frames, targets).
     Cost: forward and backward of about 300 frames, whatever the sample's length.
     """
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UsageError("no parameter of the model requires a gradient: there is no training step to plan")
     encoder: Any = model.encoder
     device = next(model.parameters()).device
     stages = list(encoder.stages)
-    with _nothing_left_behind(model):
+    with _nothing_left_behind(model), torch.enable_grad():
         _warm_up(model, sample)
 
         def load(rows: int) -> Tensor:
@@ -269,7 +287,7 @@ class _TailRun:
         self.state_bytes = 0
 
     def __call__(self, steps: int, segment_length: int, loss_length: int, *, is_timed: bool = True) -> _TailResult:
-        sample = self.sample.cut(steps)
+        sample = self.sample.stretched(steps)
         features = self.given(sample.lengths)
         result = _TailResult()
         with _replaced(self.model, _GivenFeatures(features), segment_length, loss_length):

@@ -77,5 +77,5 @@ def plot_trade_off(
     axes.set_ylabel("seconds")
     axes.set_title("time of a training step over the memory that it may take", loc="left", color=INK)
     draw_grid(axes)
-    axes.legend(frameon=False, loc="lower left")
+    figure.legend(frameon=False, loc="outside lower left", ncols=3)  # inside it would cover points
     save(figure, Path(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -168,3 +169,45 @@ def test_modules_put_in_later_are_used() -> None:
     encoder.conv2 = nn.Conv2d(4, 4, 1)
     frames = torch.randn(1, 4, 3, 6, 6)
     assert torch.equal(chunked(frames), encoder(frames[0])[None])
+
+
+class Beside(Residual):
+    """A forward that does more than to call: each way leaves the numbers of the whole only where it is not cut."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.log = way, []
+        self.register_buffer("count", torch.zeros(()))
+
+    def forward(self, x: Tensor, unused: Any = None) -> Tensor:
+        if self.way == "no_grad":
+            with torch.no_grad():
+                x = self.conv1(x)
+        elif self.way == "autocast":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                x = self.conv1(x).float()
+        else:
+            x = self.conv1(x)
+        if self.way == "attribute":
+            self.last = x
+        if self.way == "list":
+            self.log.append(x)
+        if self.way == "count":
+            self.count += 1
+        if self.way == "torch random" and torch.rand(()) < 0.5:
+            x = x * 2
+        if self.way == "python random":
+            x = x * random.random()
+        return self.conv2(self.layer1(x)).mean((2, 3))
+
+
+@pytest.mark.parametrize("way", ["no_grad", "autocast", "attribute", "list", "count", "torch random", "python random"])
+def test_what_a_graph_would_leave_out_forbids_cuts(way: str) -> None:
+    encoder = Beside(way)
+    assert len(find_stages(Beside("nothing"), trace=True)) > 3
+    states, attributes = (torch.get_rng_state(), random.getstate()), dict(vars(encoder))
+    assert find_stages(encoder, trace=True) == [encoder]
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert random.getstate() == states[1]
+    assert vars(encoder) == attributes
+    assert (encoder.log, encoder.count) == ([], 0)
