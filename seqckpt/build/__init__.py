@@ -24,7 +24,7 @@ from seqckpt.build.model import (
     weigh_classes,
     with_schedule,
 )
-from seqckpt.build.planning import Planning
+from seqckpt.build.planning import Planning, take_largest_batch
 
 __all__ = [
     "Planning",
@@ -46,6 +46,7 @@ __all__ = [
     "list_class_weights",
     "read_videos",
     "set_class_weights",
+    "take_largest_batch",
     "weigh_classes",
     "with_schedule",
 ]

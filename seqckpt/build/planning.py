@@ -12,23 +12,16 @@ from seqckpt.data import Clip
 from seqckpt.memory import Fixed, Sample, hold_chunk_size, measure, resolve_budget, solve
 from seqckpt.models import VideoModel
 
-__all__ = ["Planning"]
+__all__ = ["Planning", "take_largest_batch"]
 
 
 class Planning:
     """The choice of a schedule for a model under the configuration's budget: pieces are measured once, when made.
 
-    `clips` are those of training; the sample is the largest batch of them. Raises BudgetError, in the words of the
-    configuration, where `choose` finds that nothing fits.
+    `sample` is the largest batch that there will be. Raises BudgetError where `choose` finds that nothing fits.
     """
 
-    def __init__(
-        self, config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer
-    ) -> None:
-        batch = sorted(clips, key=len, reverse=True)[: config.train.batch_size]
-        if config.data.num_workers:  # these load clips into memory; without them frames are read when needed
-            batch = [clip.load() for clip in batch]
-        sample = Sample([clip.frames for clip in batch], [clip.targets for clip in batch])
+    def __init__(self, config: Config, model: VideoModel, sample: Sample, optimiser: torch.optim.Optimizer) -> None:
         self.model, self.sample, self.optimiser = model.train(), sample, optimiser
         budget = config.memory.budget or "auto"
         self.budget_bytes = resolve_budget(budget, model, sample, optimiser=optimiser)
@@ -43,6 +36,14 @@ class Planning:
     def resident_bytes(self) -> int:
         """What is there before a first step: parameters and frames; the optimiser's state comes with the step."""
         return self.costs.parameter_bytes + self.costs.frame_bytes
+
+
+def take_largest_batch(config: Config, clips: Sequence[Clip]) -> Sample:
+    """Return the longest clips, as many as a training step takes, in memory where training would have them there."""
+    batch = sorted(clips, key=len, reverse=True)[: config.train.batch_size]
+    if config.data.num_workers:  # these load clips into memory; without them frames are read when needed
+        batch = [clip.load() for clip in batch]
+    return Sample([clip.frames for clip in batch], [clip.targets for clip in batch])
 
 
 def _fixed_by(memory: MemoryConfig) -> Fixed:

@@ -71,8 +71,8 @@ def _prepare(config: Config) -> build.Planning:
     build.check_image_size(model, config.data.image_size)
     videos = build.read_videos(config.data, ids)
     model.to(build.choose_device(config.train.device))
-    clips = videos.clips(config.data.clip_length)
-    return build.Planning(config, model, clips, build.build_optimiser(model, config))
+    sample = build.take_largest_batch(config, videos.clips(config.data.clip_length))
+    return build.Planning(config, model, sample, build.build_optimiser(model, config))
 
 
 def _trade_off(planning: build.Planning, given: Schedule | None) -> list[_Row]:

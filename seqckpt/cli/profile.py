@@ -12,7 +12,7 @@ from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command
 from seqckpt.config import Config, load_config, write_config
 from seqckpt.errors import UsageError
-from seqckpt.memory import MemoryTrace, suggest_checkpoint_location, trace_memory
+from seqckpt.memory import MemoryTrace, Sample, suggest_checkpoint_location, trace_memory
 from seqckpt.plots import compare_traces, plot_trace
 from seqckpt.units import format_bytes
 
@@ -64,7 +64,10 @@ def _trace(config: Config, *, enabled: bool) -> MemoryTrace:
     length, size = build.choose_window(config.data), config.data.image_size
     frames = torch.randint(256, (length, 3, size, size), dtype=torch.uint8)
     targets = torch.randint(len(build.choose_phase_names(config.data)), (length,))
-    return trace_memory(model, [frames.to(device)], [targets.to(device)], optimiser=optimiser)
+    sample = Sample([frames.to(device)], [targets.to(device)])
+    if enabled and config.memory.budget is not None:
+        build.Planning(config, model, sample, optimiser).choose().apply(model)
+    return trace_memory(model, sample.frames, sample.targets, optimiser=optimiser)
 
 
 def _suggest(plain: MemoryTrace, scheduled: MemoryTrace) -> str:

@@ -14,7 +14,7 @@ from seqckpt import build, training
 from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command
 from seqckpt.config import Config, load_config, write_config
-from seqckpt.data import Clip
+from seqckpt.memory import Sample
 from seqckpt.models import VideoModel
 from seqckpt.units import format_bytes, format_seconds
 
@@ -36,7 +36,7 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     model.to(device)
     optimiser = build.build_optimiser(model, config)
     clips = videos.clips(config.data.clip_length)
-    config, budget = _plan(config, model, clips, optimiser)
+    config, budget = _plan(config, model, build.take_largest_batch(config, clips), optimiser, path)
     print(_describe(config, videos, device, path), flush=True)
     with training.open_run_directory(path):
         write_text(path / "config.yaml", write_config(config))
@@ -63,12 +63,15 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
 
 
 def _plan(
-    config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer
+    config: Config, model: VideoModel, sample: Sample, optimiser: torch.optim.Optimizer, path: Path
 ) -> tuple[Config, training.Budget | None]:
-    """Choose and set a schedule where there is a budget; the configuration returned has it filled in."""
+    """Choose and set a schedule where there is a budget; the configuration returned has it filled in.
+
+    Where it is planned again, the run's configuration in `path` is written anew.
+    """
     if config.memory.budget is None:
         return config, None
-    planning = build.Planning(config, model, clips, optimiser)
+    planning = build.Planning(config, model, sample, optimiser)
     schedule = planning.choose()
     schedule.apply(model)
     print(f"planned for {format_bytes(planning.budget_bytes)}: {schedule}", flush=True)
@@ -76,6 +79,7 @@ def _plan(
     def replan(factor: float) -> str:
         again = planning.choose(round(planning.budget_bytes / factor))
         again.apply(model)
+        write_text(path / "config.yaml", write_config(build.with_schedule(config, again)))
         return str(again)
 
     budget = training.Budget(planning.budget_bytes, planning.resident_bytes, replan)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from seqckpt.memory.allocated import AllocationRecord, peak_allocated_bytes
-from seqckpt.memory.cost_model import Costs, Prediction, predict
+from seqckpt.memory.cost_model import predict
+from seqckpt.memory.costs import Costs, Prediction
 from seqckpt.memory.peak_meter import PeakMeter
 from seqckpt.memory.planner import (
     Fixed,
@@ -15,7 +16,7 @@ from seqckpt.memory.planner import (
     smallest_budget,
     solve,
 )
-from seqckpt.memory.step_costs import Sample
+from seqckpt.memory.sample import Sample
 from seqckpt.memory.suggest import (
     SuggestedCheckpoints,
     apply_suggestions,

@@ -14,24 +14,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from seqckpt.core.cuts import check_length, check_levels
 from seqckpt.core.schedule import Keep, Schedule
 from seqckpt.errors import BudgetError, UsageError
-from seqckpt.memory.cost_model import Costs, Cut, Encoder, Prediction, Tail, combine, count_pieces, cut_at
-from seqckpt.memory.step_costs import Pipeline, Sample, measure_costs, resident_bytes
+from seqckpt.memory.cost_model import Cut, Encoder, Tail, combine, count_pieces, cut_at
+from seqckpt.memory.costs import Costs, Prediction
+from seqckpt.memory.device_memory import free_bytes
+from seqckpt.memory.sample import Pipeline, Sample
+from seqckpt.memory.step_costs import measure_costs, resident_bytes
 from seqckpt.units import format_bytes, parse_bytes
 
 __all__ = [
     "Fixed",
     "as_pipeline",
-    "free_bytes",
     "hold_chunk_size",
     "measure",
     "plan_schedule",
@@ -150,41 +150,6 @@ def resolve_budget(budget: int | str, model: nn.Module, sample: Sample, *, optim
         return budget_bytes
     there = resident_bytes(model, sample, None)
     return round(_AUTO_SHARE * free_bytes(next(model.parameters()).device) + sum(there.values()))
-
-
-def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be had on a device: of a CPU's memory, within the limits of this process's control group."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    figures = [_available_memory(), *_control_group_memory()]
-    return min(figure for figure in figures if figure is not None) if any(figures) else 4 * 2**30
-
-
-def _available_memory() -> int | None:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:  # another system: half of what it has, where it tells
-        import os
-
-        try:
-            return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
-        except (ValueError, OSError, AttributeError):
-            return None
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-
-
-def _control_group_memory() -> Iterator[int]:
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
-    ):
-        try:
-            numbers = [(Path("/sys/fs/cgroup") / name).read_text().strip() for name in (limit, used)]
-        except OSError:
-            continue
-        if all(number.isdigit() for number in numbers):
-            yield max(0, int(numbers[0]) - int(numbers[1]))
 
 
 def hold_chunk_size(model: Any, fixed: Fixed) -> Fixed:

@@ -16,7 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_flatten
 
 from seqckpt.memory.allocated import AllocationRecord
-from seqckpt.memory.cost_model import Curve, StageCosts
+from seqckpt.memory.costs import Curve, StageCosts
 
 __all__ = ["Clock", "measure_stages", "repeat_for_a_moment"]
 

@@ -9,7 +9,8 @@ import pytest
 
 from seqckpt.core import Keep, Schedule
 from seqckpt.memory import Costs, Prediction, predict
-from seqckpt.memory.cost_model import Curve, StageCosts, TailCosts, count_pieces
+from seqckpt.memory.cost_model import count_pieces
+from seqckpt.memory.costs import Curve, StageCosts, TailCosts
 
 
 def per_row(value: float) -> Curve:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from seqckpt.core import Keep, Schedule
 from seqckpt.errors import BudgetError
 from seqckpt.memory import Costs, Fixed, predict, predict_plain, smallest_budget, solve
-from seqckpt.memory.cost_model import Curve, StageCosts, TailCosts
+from seqckpt.memory.costs import Curve, StageCosts, TailCosts
 
 SHARE = 0.98  # of the budget that predictions may take
 
