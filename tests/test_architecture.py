@@ -41,9 +41,9 @@ ALLOWED: dict[str, set[str]] = {
     "partition": set(),
     "config": PLAIN,
     "core": ENGINE,
-    # It knows a Schedule, and wrappers for ranges of modules, not how the engine cuts and replays; two of the engine's
-    # files about plain torch (graphs; random states and buffers) keep a trace from leaving anything behind.
-    "memory": ENGINE | {"atomic", "core.schedule", "core.ranges", "core.graph", "core.surroundings"},
+    # It knows a Schedule and its lengths, and wrappers for ranges of modules, not how the engine cuts and replays; two
+    # of the engine's files about plain torch (graphs; random states and buffers) keep it from leaving anything behind.
+    "memory": ENGINE | {"atomic", "core.schedule", "core.cuts", "core.ranges", "core.graph", "core.surroundings"},
     "models": ENGINE,
     "data": PLAIN | APPLICATION,
     "metrics": PLAIN,

@@ -24,7 +24,7 @@ from seqckpt.build.model import (
     weigh_classes,
     with_schedule,
 )
-from seqckpt.build.planning import Planning, take_largest_batch
+from seqckpt.build.planning import Planning, is_open_to_plan, take_largest_batch
 
 __all__ = [
     "Planning",
@@ -43,6 +43,7 @@ __all__ = [
     "examine_videos",
     "fill_frame_cache",
     "find_unusable_names",
+    "is_open_to_plan",
     "list_class_weights",
     "read_videos",
     "set_class_weights",

@@ -12,7 +12,7 @@ from seqckpt.data import Clip
 from seqckpt.memory import Fixed, Sample, hold_chunk_size, measure, resolve_budget, solve
 from seqckpt.models import VideoModel
 
-__all__ = ["Planning", "take_largest_batch"]
+__all__ = ["Planning", "is_open_to_plan", "take_largest_batch"]
 
 
 class Planning:
@@ -36,6 +36,12 @@ class Planning:
     def resident_bytes(self) -> int:
         """What is there before a first step: parameters and frames; the optimiser's state comes with the step."""
         return self.costs.parameter_bytes + self.costs.frame_bytes
+
+
+def is_open_to_plan(memory: MemoryConfig) -> bool:
+    """Whether the configuration leaves anything for a plan to choose; one that a plan was written into does not."""
+    fixed = _fixed_by(memory)
+    return any(value is None for value in vars(fixed).values())
 
 
 def take_largest_batch(config: Config, clips: Sequence[Clip]) -> Sample:

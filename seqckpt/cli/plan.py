@@ -48,11 +48,12 @@ def _plan(arguments: Sequence[str], flags: frozenset[str]) -> int:
     planning = _prepare(config)
     given = planning.choose() if config.memory.budget is not None else None
     rows = _trade_off(planning, given)
+    print(_table(rows, planning), flush=True)
     if _MEASURE in flags:
         for row in progress_bar(rows, desc="measuring", unit="schedule"):
             _measure(planning, row)
+        print(f"\n{_table(rows, planning)}")
     chosen = given or rows[-1].schedule
-    print(_table(rows, planning))
     with training.open_run_directory(path):
         write_text(path / "config.yaml", write_config(build.with_schedule(config, chosen)))
         write_text(path / "plan.json", json.dumps([_to_record(row) for row in rows], indent=2) + "\n")
@@ -60,7 +61,8 @@ def _plan(arguments: Sequence[str], flags: frozenset[str]) -> int:
         write_text(path / "plan.md", _table(rows, planning) + "\n")
     if given is not None:
         print(f"\nfor {format_bytes(planning.budget_bytes)}: {given}")
-    print(f"plan.md, plan.json and plan.png are in {path}; config.yaml there trains by this plan")
+    by = "this plan" if given is not None else "the last of these schedules"
+    print(f"plan.md, plan.json and plan.png are in {path}; config.yaml there trains by {by}")
     return 0
 
 
@@ -128,8 +130,12 @@ def _table(rows: Sequence[_Row], planning: build.Planning) -> str:
         cells += [f"{schedule.recompute_fraction:.0%}", f"{schedule.ratio_to_limit:.2f}", schedule.describe_choices()]
         lines.append(cells)
     plain = predict_plain(planning.costs)
-    note = f"the plain run: {format_bytes(plain.peak_bytes)}, {plain.step_seconds:.3g} s a step (predicted)"
-    return "\n".join(["| " + " | ".join(cells) + " |" for cells in lines] + ["", note])
+    notes = [
+        f"the plain run: {format_bytes(plain.peak_bytes)}, {plain.step_seconds:.3g} s a step (predicted)",
+        "recomputed: of one forward. time / limit: the step's time over that of one which keeps as many whole chunks",
+        "as the budget holds, the others replayed as fast as the plain run is; below 1 where cuts by depth do better.",
+    ]
+    return "\n".join(["| " + " | ".join(cells) + " |" for cells in lines] + ["", *notes])
 
 
 def _to_record(row: _Row) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def _plan(
 
     Where it is planned again, the run's configuration in `path` is written anew.
     """
-    if config.memory.budget is None:
+    if config.memory.budget is None or not build.is_open_to_plan(config.memory):
         return config, None
     planning = build.Planning(config, model, sample, optimiser)
     schedule = planning.choose()

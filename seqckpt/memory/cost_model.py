@@ -100,6 +100,9 @@ class Encoder:
         forward = [stage.forward_peak(rows) for stage in stages]
         backward = [stage.backward_peak(rows) for stage in stages]
         self.no_grad_peaks, self.forward_peaks, self.backward_peaks = no_grad, forward, backward
+        self.later_backward_peaks = [
+            peak + stage.copied_gradient_bytes for peak, stage in zip(backward, stages, strict=True)
+        ]
         gradients = [stage.gradient_bytes for stage in stages]
         self.gradients = float(sum(gradients))
         so_far = list(accumulate(reversed(gradients)))[::-1]  # when a stage's backward is done
@@ -130,6 +133,7 @@ class Tail:
         num_states = sum(count_pieces(a, b) for a, b in pairwise(lengths))
         self.peak_bytes = (
             tail.fixed_bytes
+            + (tail.replay_bytes if num_states > 1 or loss_length < steps else 0.0)
             + tail.step_bytes * steps
             + tail.segment_bytes * lengths[-1]
             + tail.state_bytes * num_states
@@ -249,7 +253,7 @@ class _Step:
             if name not in moments or sum(parts.values()) > sum(moments[name][part] for part in parts):
                 moments[name] = always | parts
 
-        forward, backward = max(encoder.forward_peaks[first:]), max(encoder.backward_peaks)
+        forward, backward = max(encoder.forward_peaks[first:]), max(encoder.later_backward_peaks)
         all_graphs = self.graphs(forgotten) + (self.copied_bytes if self.copy_stays else 0.0)
         handed = costs.handed_bytes * encoder.rows + self.copied_bytes if encoder.num_chunks == 1 else 0.0
         add("encoder, last chunk forward", forward + handed - shared, all_graphs + (self.kept - 1) * whole, 0.0)
@@ -268,12 +272,12 @@ class _Step:
             done += count
             add("encoder forward", self.first_pass_peak(at), self.graphs(done - 1), 0.0)
             if at > first and encoder.gradients:
-                peak = max([*encoder.forward_peaks[first:at], *encoder.backward_peaks[first:at]]) - shared
+                peak = max([*encoder.forward_peaks[first:at], *encoder.later_backward_peaks[first:at]]) - shared
                 boundary = encoder.outputs[at - 1] if self.is_cut(at) else 0.0
-                work = peak + boundary + costs.sum_bytes
+                work = peak + boundary
                 add("encoder backward, a chunk replayed", work, self.graphs(done - 1), gradients)
             if self.is_cut(at):
-                work = max(encoder.backward_peaks[at:]) - encoder.before[at] - self.behind(at)
+                work = max(encoder.later_backward_peaks[at:]) - encoder.before[at] - self.behind(at)
                 add("encoder backward, kept stages", work, self.graphs(done), gradients)
         moments["optimiser"] = {
             **always,

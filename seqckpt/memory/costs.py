@@ -40,6 +40,8 @@ class StageCosts:
         output_is_saved: whether this stage, or one before, saves the storage of what it returns.
         output_is_saved_later: whether it is first saved behind this stage.
         gradient_bytes: gradients of the parameters that no stage before has; `largest_gradient_bytes`: of one of them.
+        copied_gradient_bytes: of the largest matrix among them. torch adds a kernel's gradient to the sum of the chunks
+            before in place, that of a linear layer, which comes transposed, into a third tensor.
     """
 
     name: str
@@ -55,18 +57,21 @@ class StageCosts:
     output_is_saved_later: bool
     gradient_bytes: int
     largest_gradient_bytes: int = 0
+    copied_gradient_bytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class TailCosts:
     """The part behind the encoder: recurrent network, decoder and loss over T steps of all clips, in segments.
 
-    Bytes at its peak, above features: `fixed_bytes`, `step_bytes` per step of T, `segment_bytes` per step of a segment
-    of the recurrent network, `state_bytes` per stored state, `loss_bytes` per step of a segment of the loss.
+    Bytes at its peak, above features: `fixed_bytes`, `replay_bytes` where segments are replayed, `step_bytes` per step
+    of T, `segment_bytes` per step of a segment of the recurrent network, `state_bytes` per stored state, `loss_bytes`
+    per step of a segment of the loss.
     `end_bytes` and `end_step_bytes` (per step of T) are still there when the encoder's backward begins.
     """
 
     fixed_bytes: float = 0.0
+    replay_bytes: float = 0.0
     step_bytes: float = 0.0
     segment_bytes: float = 0.0
     state_bytes: float = 0.0
@@ -93,7 +98,6 @@ class Costs:
     optimiser_work_bytes: int = 0
     frame_bytes: int = 0
     handed_bytes: float = 0.0  # per row of a first chunk: a copy of its frames, where they are cut out of one tensor
-    sum_bytes: float = 0.0  # beyond the pieces' own, where a gradient is added to the sum of the chunks before
     chunk_seconds: float = 0.0  # per chunk: bookkeeping of the engine
     seconds_factors: tuple[
         tuple[int, float], ...

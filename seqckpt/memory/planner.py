@@ -347,10 +347,16 @@ def _infeasible(costs: Costs, budget_bytes: int, fixed: Fixed) -> BudgetError:
     held = [f"{name}={value}" for name, value in vars(fixed).items() if value is not None]
     given = f" with {' and '.join(held)} given" if held else ""
     largest = parts[0][1]
+    behind = least.moment == "recurrent part" and largest == "work"
+    advice = "take a smaller hidden size, or shorten the clip" if behind else _ADVICE[largest]
+    if held:
+        advice = (
+            f"leave {' and '.join(name for name, value in vars(fixed).items() if value is not None)} open, or {advice}"
+        )
     frames = f" of {costs.num_rows} frames" if largest in ("features", "frozen stages' output") else ""
     return BudgetError(
         f"a budget of {format_bytes(budget_bytes)} cannot be met{given}: the smallest feasible is "
         f"{format_bytes(needed)} ({needed} bytes), set by the moment '{least.moment}': {listed}. Most is needed by "
-        f"{largest}{frames}: {_ADVICE[largest]}",
+        f"{largest}{frames}: {advice}",
         needed_bytes=needed,
     )

@@ -65,7 +65,8 @@ def measure_stages(
     device = _device_of(stages)
     row = [lambda rows: load(rows), *stages]
     times = {size: _Times(row, size, device) for size in sizes}
-    bytes_ = {size: _Bytes(row, size, device) for size in sizes[:2]}
+    # One frame as well: there the weights' gradients are the peak, not what grows with the frames.
+    bytes_ = {size: _Bytes(row, size, device) for size in sorted({1, *sizes[:2]})}
     for p in (p for stage in row for p in _parameters(stage)):
         p.grad = None
     seen: set[int] = set()
@@ -92,6 +93,9 @@ def measure_stages(
                 output_is_saved_later=bytes_[sizes[0]].is_saved_later[i],
                 gradient_bytes=sum(p.numel() * p.element_size() for p in new.values()),
                 largest_gradient_bytes=max((p.numel() * p.element_size() for p in new.values()), default=0),
+                copied_gradient_bytes=max(
+                    (p.numel() * p.element_size() for p in new.values() if p.dim() == 2), default=0
+                ),
             )
         )
     return costs

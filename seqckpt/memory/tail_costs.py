@@ -54,14 +54,15 @@ def measure_tail(model: Any, sample: Sample, device: torch.device) -> TailCosts:
     step = per_step(both.alive - of_segments(steps, short, short), far_both.alive - of_segments(far, piece, piece))
     fixed = far_whole.alive - step * far - of_segments(far, far, far)
     work = max(0.0, per_step(both.work, far_both.work))
-    fixed_work = max(result.work - work * far for result in (far_whole, far_cut, far_both))
-    fixed_work = max(fixed_work, whole.work - work * steps, both.work - work * steps)
+    work_of_whole = max(whole.work - work * steps, far_whole.work - work * far)
+    work_of_cut = max(both.work - work * steps, far_cut.work - work * far, far_both.work - work * far)
     end_step = per_step(both.end, far_both.end)
     forward, backward = whole.forward / steps, whole.backward / steps
     replays = forward * (steps - short) if is_segmented else 0.0
     extra = both.forward + both.backward - whole.forward - whole.backward - replays
     return TailCosts(
-        fixed_bytes=fixed + fixed_work,
+        fixed_bytes=fixed + work_of_whole,
+        replay_bytes=max(0.0, work_of_cut - work_of_whole),
         step_bytes=step + work,
         segment_bytes=segment,
         state_bytes=float(state),

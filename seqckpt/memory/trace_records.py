@@ -143,6 +143,10 @@ class MemoryTrace:
     totals: TraceTotals
     storage_bytes: tuple[int, ...]
 
+    def __repr__(self) -> str:
+        where = f"in {self.totals.peak_module}, {self.totals.peak_phase}"
+        return f"MemoryTrace(peak {format_bytes(self.peak_bytes)} {where}; {len(self.calls)} calls; see table())"
+
     @property
     def peak_bytes(self) -> int:
         """The most that was allocated at once, above the step's start."""

@@ -72,7 +72,13 @@ def plot_trade_off(
     written = FuncFormatter(lambda num_bytes, _: format_bytes(num_bytes).replace(".0 ", " ").replace(".00 ", " "))
     axes.xaxis.set_major_formatter(written)
     highest = max([*seconds, *limits, plain_step_seconds, *(entry.measured_step_seconds or 0 for entry in entries)])
-    axes.set_ylim(0, 1.1 * highest)
+    if highest > 5 * min(seconds):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    else:
+        axes.set_ylim(0, 1.1 * highest)
     axes.set_xlabel("peak memory of a step")
     axes.set_ylabel("seconds")
     axes.set_title("time of a training step over the memory that it may take", loc="left", color=INK)

@@ -44,12 +44,10 @@ class Budget:
         with AllocationRecord(device) as record:
             yield
         total = record.peak_bytes + self.resident_bytes
+        line = f"the first step took {format_bytes(total)} of the budget of {format_bytes(self.limit_bytes)}"
         if self.is_open and total > self.limit_bytes:
-            chosen = self.replan(total / self.limit_bytes)
-            say(
-                f"the first step took {format_bytes(total)}, more than the budget of {format_bytes(self.limit_bytes)}: "
-                f"planned again: {chosen}"
-            )
+            line += f", which is too much; planned again: {self.replan(total / self.limit_bytes)}"
+        say(line)
         self.is_open = False
 
     def ran_out(self) -> str | None:

@@ -36,6 +36,26 @@ def test_goes_through_plain_data_and_back(segment_length: Any, loss_segment_leng
     assert hash(Schedule.from_dict(data)) == hash(schedule)
 
 
+def test_predictions_go_along_and_are_written_out() -> None:
+    schedule = Schedule(
+        chunk_size=25,
+        segment_length=(250, 25),
+        keep=Keep(depth=2.5, chunks=3, frozen=False),
+        predicted_peak_bytes=3 * 2**20,
+        predicted_step_seconds=1.25,
+        predicted_plain_peak_bytes=30 * 2**20,
+        predicted_plain_step_seconds=1.0,
+        recompute_fraction=0.75,
+        ratio_to_limit=0.9,
+    )
+    assert Schedule.from_dict(json.loads(json.dumps(schedule.to_dict()))) == schedule
+    assert str(schedule) == (
+        "chunks of 25, segments of (250, 25), kept: the last 2.5 stages and the last 3 chunks, frozen stages replayed; "
+        "peak 3.0 MiB (plain 30.0 MiB); 1.25 s a step (plain 1 s); 75% of a forward recomputed"
+    )
+    assert str(Schedule(chunk_size=2, segment_length=3)) == "chunks of 2, segments of 3"
+
+
 def test_applies_to_every_part() -> None:
     parts = model()
     Schedule(chunk_size=25, segment_length=[250, 25], keep=Keep(depth=1)).apply(parts)

@@ -53,7 +53,7 @@ def test_a_step_over_the_budget_plans_again_once_and_says_so() -> None:
     budget = Budget(limit_bytes=3 * MiB, resident_bytes=2 * MiB, replan=replan)
     (line,) = watch(budget, 4 * MiB)
     assert replan.factors == [pytest.approx(2, rel=1e-3)]  # 2 + 4 MiB of 3
-    assert "took 6.0 MiB, more than the budget of 3.0 MiB: planned again: chunks of 3" in line
+    assert "took 6.0 MiB of the budget of 3.0 MiB, which is too much; planned again: chunks of 3" in line
     assert watch(budget, 4 * MiB) == []
     assert len(replan.factors) == 1
 
@@ -61,7 +61,7 @@ def test_a_step_over_the_budget_plans_again_once_and_says_so() -> None:
 def test_a_step_within_the_budget_closes_the_matter() -> None:
     replan = Replan()
     budget = Budget(limit_bytes=7 * MiB, resident_bytes=2 * MiB, replan=replan)
-    assert watch(budget, 4 * MiB) == []
+    assert watch(budget, 4 * MiB) == ["the first step took 6.0 MiB of the budget of 7.0 MiB"]
     assert watch(budget, 40 * MiB) == []
     assert budget.ran_out() is None
     assert replan.factors == []
