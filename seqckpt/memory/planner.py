@@ -43,7 +43,7 @@ __all__ = [
 
 _GROWTH = 1.25  # between one size of chunk that is considered and the next
 _RESERVE = 0.03  # of the budget, for what a prediction may be off
-_PREFERENCE = 0.02  # by so much a cut by depth has to be faster: what is within noise is not worth it
+_NOISE = 0.03  # of a time: schedules nearer to each other than that are taken for equally fast
 _AUTO_SHARE = 0.9  # of what is free, where the budget is "auto"
 
 
@@ -161,36 +161,38 @@ def hold_chunk_size(model: Any, fixed: Fixed) -> Fixed:
 
 
 def solve(costs: Costs, budget_bytes: int, fixed: Fixed = Fixed()) -> Schedule:
-    """Return the fastest schedule whose predicted peak is within 97 % of the budget, to within 2 %; or BudgetError."""
+    """Return the schedule that recomputes least, of those that are as fast as any to within 3 %, within the budget.
+
+    Its predicted peak is within 97 % of the budget. Raises BudgetError if there is none.
+    """
     limit = budget_bytes * (1 - _RESERVE)
     tails = _tails(costs, fixed)
-    best: tuple[float, Prediction, Schedule] | None = None
+    found: list[tuple[Prediction, Schedule]] = []
+    fastest = float("inf")
     for encoder in _encoders(costs, fixed):
         for cut in _cuts(costs, encoder, fixed):
             for tail in tails:
-                if best is not None and encoder.least_seconds + tail.seconds >= best[0]:
+                if encoder.least_seconds + tail.seconds >= fastest * (1 + _NOISE):
                     break  # nor are the next ones faster: they are smaller and slower
-                found = _fill(costs, encoder, tail, cut, limit=limit, fixed=fixed)
-                if found is None:
-                    continue
-                prediction, filled = found
-                is_cut = filled.deeper or filled.stages < len(costs.stages)
-                rank = prediction.step_seconds * (1 + _PREFERENCE if is_cut else 1)
-                if best is None or rank < best[0]:
-                    best = (rank, prediction, _schedule(costs, encoder, tail, filled, fixed))
-    if best is None:
+                for prediction, filled in _fill(costs, encoder, tail, cut, limit=limit, fixed=fixed):
+                    if prediction.step_seconds <= fastest * (1 + _NOISE):
+                        fastest = min(fastest, prediction.step_seconds)
+                        found.append((prediction, _schedule(costs, encoder, tail, filled, fixed)))
+    if not found:
         raise _infeasible(costs, budget_bytes, fixed)
-    return _with_predictions(costs, best[2], best[1], budget_bytes)
+    fast = [entry for entry in found if entry[0].step_seconds <= fastest * (1 + _NOISE)]
+    prediction, schedule = min(fast, key=lambda entry: (entry[0].recompute_seconds, entry[0].step_seconds))
+    return _with_predictions(costs, schedule, prediction, budget_bytes)
 
 
 def _fill(
     costs: Costs, encoder: Encoder, tail: Tail, cut: Cut, *, limit: float, fixed: Fixed
-) -> tuple[Prediction, Cut] | None:
-    """Use what is left: one stage more of as many chunks, or as many whole chunks, as fit; None if nothing fits."""
+) -> Iterator[tuple[Prediction, Cut]]:
+    """The cut, if it fits, and ways to use what is left: one stage more of as many chunks, as many whole chunks."""
     found = combine(costs, encoder, tail, cut)
     if found.peak_bytes > limit:
-        return None
-    best = (found, cut)
+        return
+    yield found, cut
 
     def keep_chunks(number: int) -> Cut:
         if fixed.depth is None:
@@ -208,10 +210,8 @@ def _fill(
             middle = (low + high + 1) // 2
             fits = combine(costs, encoder, tail, make(middle)).peak_bytes <= limit
             low, high = (middle, high) if fits else (low, middle - 1)
-        found = combine(costs, encoder, tail, make(low))
-        if found.step_seconds < best[0].step_seconds:
-            best = (found, make(low))
-    return best
+        if low > least:
+            yield combine(costs, encoder, tail, make(low)), make(low)
 
 
 def _encoders(costs: Costs, fixed: Fixed) -> Iterator[Encoder]:
