@@ -81,7 +81,7 @@ def choose_videos(data: DataConfig) -> dict[str, list[str]]:
     Nothing is read yet: what is wrong with the folder or the split is known before a model is built for it.
     """
     data_set = _open_data_set(data)  # first: a folder that is not there is the mistake to name
-    return parse_split(_choose_split(data, data_set), data_set.video_ids, lists=data_set.lists)
+    return parse_split(_choose_split(data, data_set), data_set.video_ids, lists=data_set.lists, paths=data_set.paths)
 
 
 def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
@@ -121,7 +121,7 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
     except ConfigError as error:
         findings.append(Finding("warning", "split", str(error)))
         split = {"all": data_set.video_ids}
-    parts, problems = expand_split(split, data_set.video_ids, lists=data_set.lists)
+    parts, problems = expand_split(split, data_set.video_ids, lists=data_set.lists, paths=data_set.paths)
     findings += [Finding("error", "split", problem) for problem in problems]
     checkup = examine(
         data_set,

@@ -26,6 +26,13 @@ def check_videos(videos: Sequence[VideoFacts], *, tail: str) -> Iterator[Finding
         for track in (video.phases, video.tools):
             if track is not None:
                 yield from _check_length(video, track, videos, tail)
+        if video.first_number > 1:
+            yield Finding(
+                "warning",
+                video.video_id,
+                f"the first frame in {video.path} is number {video.first_number}, and is taken for the video's first",
+                "if frames before it are missing, all labels are shifted: add them",
+            )
         if video.stray_frames > _VARIABLE_FRAMES:
             yield Finding(
                 "warning",
@@ -50,6 +57,9 @@ def check_labels(video_id: str, labels: NDArray[np.int64], fps: Fraction, *, unl
 
 def _check_length(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts], tail: str) -> Iterator[Finding]:
     """Compare a video's length with what its annotation covers."""
+    if math.isinf(track.end) and video.duration_seconds > 1:
+        found = f"the one row of {track.path} is taken for all {video.duration_seconds:.2f} s of {video.path}"
+        yield Finding("warning", video.video_id, found, "is the annotation cut short?")
     seconds = abs(video.excess_seconds(track))
     if not seconds:
         return
@@ -76,7 +86,7 @@ def _check_length(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFa
 def _guess_cause(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts]) -> str:
     better = _find_better(video, track, videos)
     if better is not None:
-        return f"is it another video's? It fits {better.video_id} ({better.path}) better"
+        return f"is it another video's? It fits {better.video_id} ({better.path}) better; or is the file cut short?"
     return "is the annotation another video's, is the file cut short, or do its frame numbers count another rate?"
 
 

@@ -12,16 +12,20 @@ __all__ = ["check_balance", "format_balance"]
 
 
 def check_balance(counts: Mapping[str, Tensor], names: Sequence[str]) -> Iterable[Finding]:
-    """Yield the classes that a part has no labelled frame of; `counts` are frames (num_classes,) of each part."""
+    """Yield the classes that a part has no labelled frame of, an error where training needs some and there is none.
+
+    `counts` are frames (num_classes,) of each part.
+    """
     for part, numbers in counts.items():
         missing = [name for name, number in zip(names, numbers.tolist(), strict=True) if not number]
-        if missing:
-            hint = (
-                "nothing can be learnt of them (inverse_frequency weighs them 0)"
-                if part == "train"
-                else "they count in no score of it"
-            )
-            yield Finding("warning", part, f"no frame of {', '.join(missing)}", hint)
+        if not missing:
+            continue
+        severity, hint = "warning", "they count in no score of it"
+        if len(missing) == len(names) and part in ("train", "val"):  # a test may be for the predictions alone
+            severity, hint = "error", "not one frame has a label: see the annotations and data.ignored_labels"
+        elif part == "train":
+            hint = "nothing can be learnt of them (inverse_frequency weighs them 0)"
+        yield Finding(severity, part, f"no frame of {', '.join(missing)}", hint)
 
 
 def format_balance(

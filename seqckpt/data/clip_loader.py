@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain, count, islice
 from typing import Any
 
@@ -47,7 +47,7 @@ def clip_loader(
         waiting=waiting,
     )
     numbers = count()
-    return DataLoader(
+    return _Loader(
         dataset,
         batch_sampler=[list(islice(numbers, len(batch))) for batch in batches],
         collate_fn=list,
@@ -56,7 +56,18 @@ def clip_loader(
     )
 
 
-class _Clips(Dataset[Clip]):
+class _Loader(DataLoader[Any]):
+    """A DataLoader that raises a worker's DataError as it is: torch would wrap a traceback around the message."""
+
+    def __iter__(self) -> Iterator[list[Clip]]:  # type: ignore[override]
+        for batch in super().__iter__():
+            for clip in batch:
+                if isinstance(clip, DataError):
+                    raise clip
+            yield batch
+
+
+class _Clips(Dataset[Clip | DataError]):
     def __init__(
         self,
         clips: Sequence[Clip],
@@ -74,7 +85,15 @@ class _Clips(Dataset[Clip]):
     def __len__(self) -> int:
         return len(self.clips)
 
-    def __getitem__(self, index: int) -> Clip:
+    def __getitem__(self, index: int) -> Clip | DataError:
+        if not self.in_memory:
+            return self._prepare(index)
+        try:
+            return self._prepare(index).load()
+        except DataError as error:
+            return error
+
+    def _prepare(self, index: int) -> Clip:
         clip = self.clips[index]
         source = self.augmentation.apply_to(
             clip.frames,
@@ -86,7 +105,7 @@ class _Clips(Dataset[Clip]):
         )
         clip = clip.read_from(source)
         if self.in_memory:
-            return clip.load()
+            return clip
         if isinstance(clip.video.frames, Tensor) and not self.augmentation.changes_anything:
             return clip
         return clip.read_from(Prefetched(source, waiting=self.waiting))

@@ -100,10 +100,15 @@ def examine(
     findings = [
         *(finding for patient in patients for finding in patient.findings),
         *check_videos(facts, tail=tail),
-        *check_balance(counts, names),
+        *check_balance({part: counts[part] for part, ids in parts.items() if _is_any_read(patients, ids)}, names),
     ]
     table = [_header(full), *(_describe(patient, parts, names, full=full) for patient in patients)]
     return Checkup(table, findings, counts)
+
+
+def _is_any_read(patients: Sequence[_Patient], ids: Sequence[str]) -> bool:
+    """Return whether the labels of one of these videos are known; if not, that none has any is nothing to say."""
+    return any(len(patient.labels) for patient in patients if patient.entry.video_id in ids)
 
 
 def _read(patient: _Patient, fps: Fraction, *, frame_rate: float | None, annotation_fps: float | None) -> None:

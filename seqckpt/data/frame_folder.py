@@ -25,7 +25,7 @@ from seqckpt.data.natural_order import sort_naturally
 from seqckpt.data.timeline import Timeline, to_fraction
 from seqckpt.errors import DataError
 
-__all__ = ["FolderIndex", "index_folder", "list_images", "read_images"]
+__all__ = ["FolderIndex", "find_first_number", "index_folder", "list_images", "read_images"]
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}
 _ERRORS = (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError)
@@ -51,6 +51,11 @@ def list_images(folder: Path) -> list[str]:
     if not names:
         raise DataError(f"{folder} holds no frames; expected images ({', '.join(sorted(_SUFFIXES))}) named by number")
     return sort_naturally(names, key=str)
+
+
+def find_first_number(folder: Path) -> int:
+    """Return the number in the name of a folder's first frame. Raises DataError as index_folder does."""
+    return int(index_folder(folder, frame_rate=1).stamps[0])
 
 
 def index_folder(folder: Path, *, frame_rate: float) -> FolderIndex:
@@ -102,6 +107,8 @@ def _read_image(path: Path, size: tuple[int, int], *, tolerant: bool) -> NDArray
     height, width = size
     try:
         with Image.open(path) as image:
+            if image.mode[0] in "IF":  # Pillow would cut off all above 255: a white picture
+                raise ValueError(f"more than 8 bits a pixel, mode {image.mode}; expected 8 bits a channel")
             picture = image.convert("RGB")
     except _ERRORS as error:
         if tolerant:

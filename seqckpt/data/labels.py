@@ -21,11 +21,13 @@ class Labels:
         names: the phases in the order of their ids; the only source of ids.
         ignored: what a file writes where there is no label ("-1", "background"): becomes IGNORE_INDEX.
         priority: of intervals that overlap, the phase that stands first here wins.
+        numbered: the phases that the data set's own numbers count, where these may stand in another order than `names`.
     """
 
     names: tuple[str, ...]
     ignored: tuple[str, ...] = ()
     priority: tuple[str, ...] = ()
+    numbered: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.priority if name not in self.names]
@@ -42,13 +44,21 @@ class Labels:
             raise row.error(f"unknown phase {quote(text)}; expected one of {', '.join(self.names)}") from None
 
     def find_number(self, text: str, row: Row, *, first: int) -> int:
-        """Return the id of a phase by its number in the file, which counts from `first`; DataError outside of it."""
+        """Return the id of a phase by its number in the file, which counts from `first`; DataError outside of it.
+
+        A number means a phase of the data set's own list, `numbered`; where `names` holds none of these, it only calls
+        them differently, in the same order.
+        """
         if text in self.ignored:
             return IGNORE_INDEX
-        last = first + len(self.names) - 1
+        known = self.numbered if set(self.numbered) & set(self.names) else self.names
+        last = first + len(known) - 1
         if not (text.isascii() and text.isdigit() and len(text) < 10 and first <= int(text) <= last):
             raise row.error(f"the phase is {quote(text)}; expected a whole number from {first} to {last}")
-        return int(text) - first
+        name = known[int(text) - first]
+        if name not in self.names:
+            raise row.error(f"the phase is {text}, {name}; expected one of {', '.join(self.names)}")
+        return self.names.index(name)
 
     def find(self, text: str, row: Row) -> int:
         """Return the id of a phase by its name, or by its id where no name is a number."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from seqckpt.data.natural_order import sort_naturally
 from seqckpt.errors import DataError
@@ -15,21 +16,25 @@ Split = Mapping[str, Sequence[str | int] | str | int | None]
 
 
 def parse_split(
-    split: Split, available: Sequence[str], *, lists: Mapping[str, Sequence[str]] | None = None
+    split: Split,
+    available: Sequence[str],
+    *,
+    lists: Mapping[str, Sequence[str]] | None = None,
+    paths: Mapping[str, Path] | None = None,
 ) -> dict[str, list[str]]:
     """Turn what a user writes into lists of video ids, one per part of the split.
 
     An entry is an id ("video01"), the number at an id's end (1, "1", "01"), a range of either with both ends ("1-6",
     "video01-video06"), or the name of one of the data set's own `lists` ("train.split1.bundle"); "not 3-4" takes out
-    what entries before it have put in. Order is kept.
+    out what entries before it have put in. Order is kept.
     Raises DataError with everything that is wrong: a part without videos, an id that is not available, one that occurs
-    twice, in one part or in two.
+    twice, in one part or in two, and two ids in different parts whose recording, by `paths`, is the same.
 
     >>> ids = [f"video{number:02d}" for number in range(1, 9)]
     >>> parse_split({"train": ["1-5", "not 4"], "val": [4], "test": ["video06-video07"]}, ids)
     {'train': ['video01', 'video02', 'video03', 'video05'], 'val': ['video04'], 'test': ['video06', 'video07']}
     """
-    parts, problems = expand_split(split, available, lists=lists)
+    parts, problems = expand_split(split, available, lists=lists, paths=paths)
     if problems:
         shown = "".join(f"\n  {problem}" for problem in problems)
         names = f"; lists are {', '.join(lists)}" if lists else ""
@@ -39,7 +44,11 @@ def parse_split(
 
 
 def expand_split(
-    split: Split, available: Sequence[str], *, lists: Mapping[str, Sequence[str]] | None = None
+    split: Split,
+    available: Sequence[str],
+    *,
+    lists: Mapping[str, Sequence[str]] | None = None,
+    paths: Mapping[str, Path] | None = None,
 ) -> tuple[dict[str, list[str]], list[str]]:
     """Return the ids of each part, and what is wrong with them in words: as parse_split, but raises nothing.
 
@@ -67,7 +76,7 @@ def expand_split(
                 parts[name] += ids
         if not parts[name] and not any(problem.startswith(f"{name}: ") for problem in problems):
             problems.append(f"{name} is empty; expected one video or more, such as [1, 4-8, video12]")
-    return parts, problems + list(_find_repeats(parts))
+    return parts, [*problems, *_find_repeats(parts), *_find_shared(parts, paths or {})]
 
 
 def _find_repeats(parts: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -79,6 +88,20 @@ def _find_repeats(parts: Mapping[str, Sequence[str]]) -> Iterator[str]:
                 yield f"{video_id} is in {first} and in {name}; expected each video in one part, once"
         for video_id in dict.fromkeys(video_id for video_id in ids if ids.count(video_id) > 1):
             yield f"{video_id} is twice in {name}; expected each video in one part, once"
+
+
+def _find_shared(parts: Mapping[str, Sequence[str]], paths: Mapping[str, Path]) -> Iterator[str]:
+    """Yield the recordings that stand in two parts under different ids."""
+    owner: dict[Path, tuple[str, str]] = {}
+    for name, ids in parts.items():
+        for video_id in ids:
+            if video_id in paths:
+                part, other = owner.setdefault(paths[video_id].resolve(), (name, video_id))
+                if part != name and other != video_id:
+                    yield (
+                        f"{other} in {part} and {video_id} in {name} are one recording, {paths[video_id]}; expected "
+                        "each in one part"
+                    )
 
 
 def _is_removal(entry: object, available: Sequence[str]) -> bool:

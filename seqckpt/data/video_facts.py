@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from seqckpt.data.formats import Annotation, VideoEntry
 from seqckpt.data.frame_cache import SampledVideo
+from seqckpt.data.frame_folder import find_first_number
 from seqckpt.data.label_track import LabelTrack
 from seqckpt.data.recording import number_frames
 from seqckpt.data.timeline import Timeline, to_fraction
@@ -31,6 +32,7 @@ class VideoFacts:
         stray_frames: by how many frames it strays from a constant rate, at most.
         phases, tools: the annotation, where it could be read.
         annotation_fps: as in VideoEntry.
+        first_number: that of the first of a folder's frames, if labels depend on it.
     """
 
     video_id: str
@@ -41,6 +43,7 @@ class VideoFacts:
     phases: LabelTrack | None
     tools: LabelTrack | None = None
     annotation_fps: float | None = None
+    first_number: int = 0
 
     def length_on(self, track: LabelTrack) -> float:
         """Return the video's length in the units of an annotation."""
@@ -114,6 +117,7 @@ def _collect(
     duration_seconds: float,
     stray: NDArray[Any],
 ) -> VideoFacts:
+    counts_frames = annotation is not None and not annotation.names_images
     return VideoFacts(
         video_id=entry.video_id,
         path=entry.path,
@@ -123,4 +127,5 @@ def _collect(
         phases=annotation.phases if annotation is not None else None,
         tools=annotation.tools if annotation is not None else None,
         annotation_fps=annotation_fps or entry.annotation_fps,
+        first_number=find_first_number(entry.path) if entry.path.is_dir() and counts_frames else 0,
     )

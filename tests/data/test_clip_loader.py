@@ -89,3 +89,18 @@ def test_the_random_state_is_left_alone() -> None:
 def test_an_impossible_number_of_workers() -> None:
     with pytest.raises(DataError, match="num_workers=-1; expected at least 0"):
         load(num_workers=-1)
+
+
+class _Broken(Recorded):
+    def __getitem__(self, index: slice) -> torch.Tensor:
+        raise DataError("frame 3 is damaged; repair the file")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_what_a_worker_cannot_read_is_said_in_one_message(num_workers: int) -> None:
+    video = make_video("a", 20)
+    batches = [[clip] for clip in cut_clips([with_frames(video, _Broken(video.frames))], 10)]
+    loader = clip_loader(batches, seed=0, epoch=0, num_workers=num_workers)
+    with pytest.raises(DataError) as caught:
+        [clip.frames[0:1] for (clip,) in loader]
+    assert str(caught.value) == "frame 3 is damaged; repair the file"

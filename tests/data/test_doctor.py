@@ -246,6 +246,9 @@ def test_the_balance_of_classes() -> None:
         ("train", "no frame of b"),
         ("test", "no frame of a, b, c"),
     ]
+    assert [finding.severity for finding in check_balance(counts, names)] == ["warning", "warning"]
+    (nothing,) = check_balance({"val": torch.tensor([0, 0, 0])}, names)
+    assert nothing.severity == "error"  # nothing to choose an epoch by
 
 
 def test_frames_without_a_label_are_counted_as_training_does(

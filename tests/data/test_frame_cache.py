@@ -235,3 +235,18 @@ def test_the_place_names_video_size_and_rate(film: Path, tmp_path: Path) -> None
     assert place.name.startswith("film-64x36-29.97fps-")
     with pytest.raises(DataError, match=r"absent\.mp4 cannot be opened"):
         cache_path(tmp_path / "absent.mp4", fps=1.0, image_size=SIZE, cache_dir=tmp_path)
+
+
+def test_recordings_alike_in_name_size_and_time_have_caches_of_their_own(
+    tmp_path: Path, write_images: Callable[..., Path]
+) -> None:
+    places = []
+    for number, site in enumerate(["a", "b"]):
+        folder = write_images(tmp_path / site / "case", {f"{k}.bmp": 10 * number + k for k in range(3)})
+        for path in folder.iterdir():
+            os.utime(path, (0, 0))
+        os.utime(folder / "1.bmp", (0, 0))
+        for path in (folder, folder / "1.bmp"):
+            rate = 1.0 if path.is_dir() else None
+            places.append(cache_path(path, fps=1, image_size=(8, 8), cache_dir=tmp_path, frame_rate=rate))
+    assert len(set(places)) == 4

@@ -160,3 +160,10 @@ def test_a_damaged_image_is_named(damage: str, suffix: str, tmp_path: Path, writ
         list(read_images(index, np.arange(4), image_size=(16, 16)))
     rows = list(read_images(index, np.arange(4), image_size=(16, 16), tolerant=True))
     assert [row is None for row in rows] == [False, False, True, False]
+
+
+def test_more_than_8_bits_are_refused(tmp_path: Path) -> None:
+    """Pillow would make a white picture of it."""
+    Image.fromarray(np.full((8, 8), 300, np.uint16)).save(tmp_path / "1.png")
+    with pytest.raises(DataError, match=r"1\.png cannot be decoded .*expected 8 bits a channel"):
+        next(read_images(index_folder(tmp_path, frame_rate=1), np.array([0]), image_size=(8, 8)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
@@ -136,3 +137,11 @@ def test_overlaps_stay_to_be_examined() -> None:
         "val: video 77 is not there",
         "video03 is in train and in val; expected each video in one part, once",
     ]
+
+
+def test_one_recording_in_two_parts_under_two_ids(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    paths = {"a": tmp_path / "a.mp4", "b": tmp_path / "link" / "a.mp4", "c": tmp_path / "c.mp4"}
+    with pytest.raises(DataError, match=r"a in train and b in test are one recording, .*a\.mp4"):
+        parse_split({"train": ["a", "c"], "test": ["b"]}, ["a", "b", "c"], paths=paths)
+    assert parse_split({"train": ["a", "b"], "test": ["c"]}, ["a", "b", "c"], paths=paths)["train"] == ["a", "b"]

@@ -8,7 +8,8 @@
     start_frame,end_frame,phase
     start_frame,last_frame,phase        intervals; the last frame is inclusive
 
-Columns may be divided by tabs, semicolons or commas. A phase is a name, or its id (from 0) where no name is a number.
+Columns may be divided by tabs, semicolons or commas, and stand in any order. A phase is a name, or its
+id (from 0) where no name is a number.
 """
 
 from __future__ import annotations
@@ -34,17 +35,20 @@ _ROWS: tuple[tuple[str, ...], ...] = (("frame", "phase"), ("second", "phase"), (
 def read_annotation_file(path: Path, labels: Labels) -> LabelTrack:
     """Read an annotation of one of the kinds above. Raises DataError, with file and line, where it is none of them."""
     header, rows = read_table(path)
-    if header.fields in _UNITS:
-        intervals = [_read_interval(row, header.fields, labels) for row in rows]
-        return lay_out_intervals(path, intervals, labels=labels, rate=_UNITS[header.fields])
-    if header.fields not in _ROWS:
+    kind = next((kind for kind in (*_ROWS, *_UNITS) if sorted(kind) == sorted(header.fields)), None)
+    if kind is None:
         kinds = "; ".join(",".join(kind) for kind in (*_ROWS, *_UNITS))
         raise header.error(f"read the columns {','.join(header.fields)}; expected one of: {kinds}")
+    places = [header.fields.index(name) for name in kind]
+    rows = [row._replace(fields=tuple(row.fields[place] for place in places)) for row in rows]
+    if kind in _UNITS:
+        intervals = [_read_interval(row, kind, labels) for row in rows]
+        return lay_out_intervals(path, intervals, labels=labels, rate=_UNITS[kind])
     values = [labels.find(row.fields[-1], row) for row in rows]
-    if header.fields == ("phase",):
+    if kind == ("phase",):
         return lay_out_rows(path, values)
-    step = find_step(rows, what=header.fields[0])
-    return lay_out_rows(path, values, step=step, rate=1 if header.fields[0] == "second" else None)
+    step = find_step(rows, what=kind[0])
+    return lay_out_rows(path, values, step=step, rate=1 if kind[0] == "second" else None)
 
 
 def _read_interval(row: Row, header: Sequence[str], labels: Labels) -> Interval:

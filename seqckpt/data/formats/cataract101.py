@@ -10,6 +10,7 @@ Most videos begin with a stretch that has no phase: it is unlabelled.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -48,7 +49,11 @@ def find_cataract101(folder: DataFolder) -> DataSet:
     missing = [path.name for path in tables if not path.is_file()]
     if missing:
         raise folder.fail(f"the data set {folder.root} has no {' and no '.join(missing)}")
-    videos = {row.fields[0]: row for row in _read_columns(tables[0], ("videoid", "frames", "fps"))}
+    videos: dict[str, Row] = {}
+    for row in _read_columns(tables[0], ("videoid", "frames", "fps")):
+        other = videos.setdefault(row.fields[0], row)
+        if other is not row:
+            raise row.error(f"the video {row.fields[0]} stands in line {other.line} already; expected one row each")
     starts = read_start_table(tables[1])
     entries = []
     for video_id, path in folder.find_recordings().items():
@@ -91,7 +96,8 @@ def lay_out_starts(path: Path, rows: Sequence[Row], num_frames: int, labels: Lab
         if start == end:
             raise row.error(f"two phases begin at frame {start}, the other in line {following.line}; expected one")
         intervals.append(Interval(start, end, labels.find_number(row.fields[2], row, first=1), row))
-    return lay_out_intervals(path, intervals, labels=labels, rate=None)
+    track = lay_out_intervals(path, intervals, labels=labels, rate=None)
+    return dataclasses.replace(track, is_complete=True)  # it ends where the video does
 
 
 def _read(

@@ -66,9 +66,12 @@ def _read_entry(folder: DataFolder, row: Row, values: Mapping[str, str]) -> Vide
     default = path.stem if path.suffix.lower() in VIDEO_SUFFIXES else path.name
     fps = _read_rate(row, values["fps"]) if values.get("fps") else None
     video_id = values.get("id") or unicodedata.normalize("NFC", default)
-    return VideoEntry.from_file(
-        video_id, path, file, read_annotation_file, folder.labels, annotation_fps=fps, frame_rate=fps
-    )
+    try:
+        return VideoEntry.from_file(
+            video_id, path, file, read_annotation_file, folder.labels, annotation_fps=fps, frame_rate=fps
+        )
+    except DataError as error:
+        raise row.error(str(error)) from error
 
 
 def _find(folder: DataFolder, text: str) -> Path:

@@ -50,7 +50,9 @@ def find_frames(folder: DataFolder) -> DataSet:
                 video_id,
                 path,
                 files=[image_list],
-                read=lambda p=path, rows=rows: Annotation(_label_images(image_list, p, rows, folder.labels)),  # type: ignore[misc]
+                read=lambda p=path, rows=rows: Annotation(  # type: ignore[misc]
+                    _label_images(image_list, p, rows, folder.labels), names_images=True
+                ),
             )
         entries.append(entry)
     return DataSet(entries)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +19,14 @@ __all__ = ["Annotation", "DataSet", "Format", "VideoEntry", "find_format", "list
 
 @dataclass(frozen=True)
 class Annotation:
-    """What is known of a video over time: its phases; its tools, values (R, num_tools) of 0 and 1, if there are any."""
+    """What is known of a video over time: its phases; its tools, values (R, num_tools) of 0 and 1, if there are any.
+
+    `names_images`: labels are for images by name, whatever their numbers count from.
+    """
 
     phases: LabelTrack
     tools: LabelTrack | None = None
+    names_images: bool = False
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,7 @@ class VideoEntry:
     """A video of a data set, not read yet.
 
     Args:
-        video_id: its name in the data set.
+        video_id: its name in the data set; files are named after it.
         path: the video file, or the folder of its frames.
         files: the files of its annotation, all of which must be there; `read` reads them.
         read: reads the annotation; raises DataError, with file and line, where it is not as the format says.
@@ -43,6 +49,13 @@ class VideoEntry:
     read: Callable[[], Annotation]
     annotation_fps: float | None = None
     frame_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        name = self.video_id
+        if name in (".", "..") or not name.isprintable() or set(name) & set("/\\") or not 0 < len(name.encode()) <= 200:
+            raise DataError(
+                f"the video's id {name!r} cannot name a file, as that of its predictions; expected a plain name"
+            )
 
     @classmethod
     def from_file(
@@ -71,6 +84,10 @@ class DataSet:
     def video_ids(self) -> list[str]:
         return [entry.video_id for entry in self.entries]
 
+    @property
+    def paths(self) -> dict[str, Path]:
+        return {entry.video_id: entry.path for entry in self.entries}
+
     def __getitem__(self, video_id: str) -> VideoEntry:
         return next(entry for entry in self.entries if entry.video_id == video_id)
 
@@ -93,17 +110,26 @@ class Format:
 
     def names_in(self, root: Path) -> tuple[str, ...]:
         """Return the format's own phase names for the data set in `root`. Raises DataError where there are none."""
-        return tuple(self.phase_names(root) if callable(self.phase_names) else self.phase_names)
+        if not callable(self.phase_names):
+            return tuple(self.phase_names)
+        self._check_folder(DataFolder(root, Labels(()), layout=self.layout))
+        return tuple(self.phase_names(root))
 
     def open(self, root: str | Path, labels: Labels, *, frames_from: str = "auto") -> DataSet:
         """Find the videos in a folder. Raises DataError, with the expected layout, where it is not of this format."""
         if frames_from not in ("auto", "videos", "frames"):
             raise ValueError(f"frames_from is {frames_from!r}; expected 'auto', 'videos' or 'frames'")
         folder = DataFolder(Path(root), labels, frames_from, self.layout)
+        self._check_folder(folder)
+        with contextlib.suppress(DataError):  # it brings no list, so that its numbers count in the one given
+            own = self.names_in(folder.root)
+            folder = dataclasses.replace(folder, labels=dataclasses.replace(labels, numbered=own))
+        return self.find(folder)
+
+    def _check_folder(self, folder: DataFolder) -> None:
         if not folder.root.is_dir():
             kind = "is not a folder" if folder.root.exists() else "does not exist"
             raise folder.fail(f"the data set {folder.root} {kind}")
-        return self.find(folder)
 
 
 _FORMATS: dict[str, Format] = {}

@@ -191,6 +191,8 @@ def test_cataract101_from_frames(
         ("annotations.csv", "FrameNo", "Frame", r"annotations\.csv:1: read the columns videoid, frame, phase"),
         ("annotations.csv", "269;", "268;", r"annotations\.csv has no row for case_269"),
         ("videos.csv", "\n269;", "\n268;", r"videos\.csv has no row for case_269"),
+        ("videos.csv", "\n1000;", "\n269;", r"videos\.csv:3: the video 269 stands in line 2 already"),
+        ("videos.csv", "269;125", "269;110", r"has 125 frames, but .*annotations\.csv is for 110"),
         ("videos.csv", "269;125", "269;many", r"videos\.csv:2: the number of frames is 'many'"),
     ],
 )
@@ -259,7 +261,77 @@ def test_a_mapping_in_any_order(tmp_path: Path, write_text: Writer) -> None:
     assert find_format("mstcn").names_in(tmp_path) == ("a b", "b", "c")
 
 
+# --- what a number means ---
+
+AUTOLAPARO_NAMES = find_format("autolaparo").names_in(Path())
+
+
+@pytest.mark.parametrize(
+    ("names", "phases"),
+    [
+        (AUTOLAPARO_NAMES, ["Preparation", "Washing", "Suturing"]),
+        (AUTOLAPARO_NAMES[::-1], ["Preparation", "Washing", "Suturing"]),
+        (("Anaesthesia", *AUTOLAPARO_NAMES), ["Preparation", "Washing", "Suturing"]),
+        (tuple("abcdefg"), ["a", "g", "f"]),
+    ],
+)
+def test_a_number_means_the_same_phase_whatever_the_order_of_names(
+    names: tuple[str, ...], phases: list[str], tmp_path: Path, write_film: Writer, write_text: Writer
+) -> None:
+    write_film(tmp_path / "videos" / "01.mp4", 75)
+    write_text(tmp_path / "labels" / "label_01.txt", "Frame\tPhase\n1\t1\n2\t7\n3\t6\n")
+    video = read_one("autolaparo", tmp_path, "01", names=list(names))
+    assert [names[phase] for phase in video.phases.tolist()] == phases
+
+
+def test_a_number_of_a_phase_that_is_not_wanted(tmp_path: Path, write_film: Writer, write_text: Writer) -> None:
+    write_film(tmp_path / "videos" / "01.mp4", 50)
+    write_text(tmp_path / "labels" / "label_01.txt", "Frame\tPhase\n1\t1\n2\t7\n")
+    with pytest.raises(DataError, match=r"label_01\.txt:3: the phase is 7, Washing; expected one of Preparation, Sut"):
+        read_one("autolaparo", tmp_path, "01", names=["Preparation", "Suturing"])
+
+
+def test_numbers_count_in_the_mapping(tmp_path: Path, write_film: Writer, write_text: Writer) -> None:
+    write_film(tmp_path / "a.mp4", 50)
+    write_text(tmp_path / "mapping.txt", "0 x\n1 y\n")
+    write_text(tmp_path / "a.csv", "second,phase\n0,0\n1,y\n")
+    write_text(tmp_path / "videos.csv", "video,annotation\na.mp4,a.csv\n")
+    assert read_one("csv", tmp_path, "a", names=["y", "x"]).phases.tolist() == [1, 0]
+
+
 # --- data sets of one's own ---
+
+
+@pytest.mark.parametrize("video_id", ["../../evil", "b/c", "b\\c", "..", "a" * 201])
+def test_an_id_that_names_no_file(video_id: str, tmp_path: Path, write_text: Writer) -> None:
+    write_text(tmp_path / "videos.csv", f"video,annotation,id\na.mp4,a.csv,{video_id}\n")
+    with pytest.raises(DataError, match=r"videos\.csv:2: the video's id .* cannot name a file"):
+        open_set("csv", tmp_path, ["a", "b"])
+
+
+@pytest.mark.parametrize(("first", "warns"), [(0, False), (1, False), (25, True), (9998, True)])
+def test_frames_that_start_late_are_said(
+    first: int, warns: bool, tmp_path: Path, write_images: Writer, write_text: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_images(tmp_path / "frames" / "v", {f"{first + k}.png": k for k in range(3)})
+    write_text(tmp_path / "annotations" / "v.csv", "phase\na\nb\na\n")
+    assert read_one("frames", tmp_path, "v", names=["a", "b"], frame_rate=1).phases.tolist() == [0, 1, 0]
+    assert (f"is number {first}, and is taken for the video's first" in caplog.text) == warns
+    write_text(tmp_path / "labels.txt", "".join(f"v/{first + k}.png a\n" for k in range(3)))
+    caplog.clear()
+    read_one("frames", tmp_path, "v", names=["a", "b"], frame_rate=1)
+    assert not caplog.text  # labels by name cannot be shifted
+
+
+def test_one_row_for_a_long_video_is_said(
+    tmp_path: Path, write_film: Writer, write_text: Writer, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_film(tmp_path / "a.mp4", 75)
+    write_text(tmp_path / "a.csv", "second,phase\n0,b\n")
+    write_text(tmp_path / "videos.csv", "video,annotation\na.mp4,a.csv\n")
+    assert read_one("csv", tmp_path, "a", names=["a", "b"]).phases.tolist() == [1, 1, 1]
+    assert "the one row of" in caplog.text
+
 
 CSV_ANNOTATIONS = {
     "rows": "frame,phase\n" + rows(["b"] * 25 + ["a"] * 50, separator=","),
@@ -271,6 +343,7 @@ CSV_ANNOTATIONS = {
     "intervals in frames": "start_frame,end_frame,phase\n25,75,a\n0,25,b\n",
     "intervals in frames, inclusive": "start_frame,last_frame,phase\n25,74,a\n0,24,b\n",
     "ids": "second,phase\n0,1\n1,0\n2,0\n",
+    "columns in another order": "phase,end_seconds,start_seconds\na,3,1\nb,1,0\n",
 }
 
 
