@@ -17,6 +17,7 @@ from seqckpt.data.videos import IGNORE_INDEX
 __all__ = ["check_labels", "check_videos"]
 
 _LARGEST_TAIL = 0.02  # of the longer of video and annotation
+_LARGEST_GAP = 0.1  # of a video's sampled frames
 _VARIABLE_FRAMES = 2  # a constant rate, sampled and rounded, strays by less
 
 
@@ -44,15 +45,39 @@ def check_videos(videos: Sequence[VideoFacts], *, tail: str) -> Iterator[Finding
     yield from _check_crosswise(videos)
 
 
-def check_labels(video_id: str, labels: NDArray[np.int64], fps: Fraction, *, unlabelled: str) -> Finding | None:
-    """Say whether sampled frames lack a label: an error if `unlabelled` is "error", a warning where all of them do."""
+def check_labels(
+    video_id: str, labels: NDArray[np.int64], fps: Fraction, *, unlabelled: str, is_complete: bool
+) -> Finding | None:
+    """Say whether sampled frames lack a label: an error if `unlabelled` is "error", else a warning where it is odd.
+
+    That is where all of them do, or a tenth and more: anywhere, if the annotation promises a label for each
+    (`is_complete`), or else in one stretch at the video's beginning or end.
+    """
     places = np.flatnonzero(labels == IGNORE_INDEX)
-    if not len(places) or (unlabelled == "ignore" and len(places) < len(labels)):
+    if not len(places):
         return None
     found = f"{len(places)} of {len(labels)} sampled frames have no label, the first at {float(places[0] / fps):.2f} s"
     if unlabelled == "error":
         return Finding("error", video_id, found, "expected a label for each (data.unlabelled=error)")
-    return Finding("warning", video_id, found, "nothing is learnt of it")
+    if len(places) == len(labels):
+        return Finding("warning", video_id, found, "nothing is learnt of it")
+    gaps = _find_gaps(places, len(labels), only_at_ends=not is_complete)
+    share = sum(end - start for start, end in gaps) / len(labels)
+    if share <= _LARGEST_GAP:
+        return None
+    stretches = " and ".join(f"{float(start / fps):.1f} s to {float(end / fps):.1f} s" for start, end in gaps)
+    where = stretches if len(gaps) <= 2 else f"in {len(gaps)} stretches, the first from {stretches.split(' and ')[0]}"
+    hint = "is the annotation cut short, or another video's? Nothing is learnt of them"
+    return Finding("warning", video_id, f"{share:.0%} of its frames ({where}) have no label", hint)
+
+
+def _find_gaps(places: NDArray[np.int64], length: int, *, only_at_ends: bool) -> list[tuple[int, int]]:
+    """Return stretches (start, end) of unlabelled places; `only_at_ends`: large ones at the beginning or the end."""
+    stretches = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    gaps = [(int(stretch[0]), int(stretch[-1]) + 1) for stretch in stretches]
+    if not only_at_ends:
+        return gaps
+    return [(start, end) for start, end in gaps if (not start or end == length) and end - start > _LARGEST_GAP * length]
 
 
 def _check_length(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts], tail: str) -> Iterator[Finding]:
@@ -93,20 +118,24 @@ def _guess_cause(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFac
 def _find_better(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts]) -> VideoFacts | None:
     """Return the video whose length fits this annotation much better than that of its own does."""
     own = abs(video.excess_seconds(track))
-    others = [other for other in videos if other is not video and track.is_complete]
-    best = min(others, key=lambda other: abs(other.excess_seconds(track)), default=None)
-    return best if best is not None and own > 1 and abs(best.excess_seconds(track)) < own / 4 else None
+    others = [other for other in videos if other is not video]
+    best = min(others, key=lambda other: abs(other.difference_seconds(track)), default=None)
+    return best if best is not None and own > 1 and abs(best.difference_seconds(track)) < own / 4 else None
 
 
 def _check_crosswise(videos: Sequence[VideoFacts]) -> Iterator[Finding]:
-    """Yield pairs of videos whose annotations fit each other's lengths, but not their own."""
-    known = [(video, video.phases) for video in videos if video.phases is not None and video.phases.is_complete]
-    odd = [(video, track) for video, track in known if abs(video.excess_seconds(track)) > 1]
+    """Yield pairs of videos whose annotations fit each other's lengths, but not their own.
+
+    Annotations may leave an end unlabelled, if not `is_complete`: of a pair, one must be wrong for sure.
+    """
+    known = [(video, video.phases) for video in videos if video.phases is not None]
+    odd = [(video, track) for video, track in known if abs(video.difference_seconds(track)) > 1]
     for place, (video, track) in enumerate(odd):
         for other, others_track in odd[place + 1 :]:
-            crosswise = max(abs(video.excess_seconds(others_track)), abs(other.excess_seconds(track)))
-            own = min(abs(video.excess_seconds(track)), abs(other.excess_seconds(others_track)))
-            if crosswise < own / 4:
+            wrong = max(abs(video.excess_seconds(track)), abs(other.excess_seconds(others_track)))
+            crosswise = max(abs(video.difference_seconds(others_track)), abs(other.difference_seconds(track)))
+            own = min(abs(video.difference_seconds(track)), abs(other.difference_seconds(others_track)))
+            if wrong > 1 and crosswise < own / 4:
                 yield Finding(
                     "error",
                     video.video_id,

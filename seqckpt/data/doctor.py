@@ -29,6 +29,7 @@ from seqckpt.progress import progress_bar
 __all__ = ["Checkup", "examine"]
 
 _SIDES = ("top", "bottom", "left", "right")
+_COLUMNS = ("seconds", "fps", "labelled", "first label", "last label", "missing")
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,10 @@ def examine(
     def work(patient: _Patient) -> None:
         _read(patient, to_fraction(fps), frame_rate=frame_rate, annotation_fps=annotation_fps)
         _look(patient, stop, full=full)
-        gaps = check_labels(patient.entry.video_id, patient.labels, to_fraction(fps), unlabelled=unlabelled)
+        is_complete = patient.annotation is not None and patient.annotation.phases.is_complete
+        gaps = check_labels(
+            patient.entry.video_id, patient.labels, to_fraction(fps), unlabelled=unlabelled, is_complete=is_complete
+        )
         patient.findings += [*_find_in_pictures(patient, corrupt=corrupt), *([gaps] if gaps else [])]
 
     pool = ThreadPoolExecutor(max(1, min(len(patients), os.cpu_count() or 1)))
@@ -175,7 +179,7 @@ def _count_classes(
 
 def _header(full: bool) -> list[str]:
     decodable = ["decodable"] if full else []
-    return ["video", "part", "frames", *decodable, "rows", "seconds", "fps", "first label", "last label", "missing"]
+    return ["video", "part", "frames", *decodable, "rows", *_COLUMNS]
 
 
 def _describe(patient: _Patient, parts: Mapping[str, Sequence[str]], names: Sequence[str], *, full: bool) -> list[str]:
@@ -196,6 +200,7 @@ def _describe(patient: _Patient, parts: Mapping[str, Sequence[str]], names: Sequ
         video_id,
         " and ".join(part for part, ids in parts.items() if video_id in ids),
         *lengths,
+        f"{np.mean(patient.labels != IGNORE_INDEX):.0%}" if len(patient.labels) else "?",
         *_describe_labels(patient.annotation, names),
     ]
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from seqckpt.data import Checkup, Finding, Labels, examine, find_format, format_balance, read_videos
+from seqckpt.data.checks import check_labels
 from seqckpt.data.class_balance import check_balance
 from seqckpt.data.formats.cholec80 import PHASES
 from seqckpt.data.frame_cache import Stopped
@@ -60,7 +61,7 @@ def test_sound_videos(full: bool, add_video: SetMaker) -> None:
     assert not checkup.has_errors
     header, *rows = checkup.table
     columns = [dict(zip(header, row, strict=True)) for row in rows]
-    first = {"video": "video01", "part": "train", "frames": "50", "rows": "50", "seconds": "2.00", "fps": "25"}
+    first = {"video": "video01", "part": "train", "frames": "50", "rows": "50", "seconds": "2.00", "fps": "25", "labelled": "100%"}
     labels = {"first label": "Preparation", "last label": "GallbladderRetraction", "missing": "-"}
     decodable = {"decodable": "50"} if full else {}
     assert columns[0] == {**first, **decodable, **labels}
@@ -258,7 +259,7 @@ def test_frames_without_a_label_are_counted_as_training_does(
     write_text(tmp_path / "annotations" / "x.csv", "start_seconds,end_seconds,phase\n2,5,a\n5,7,b\n")
     data_set = find_format("frames").open(tmp_path, Labels(("a", "b")))
     for unlabelled, expected in {
-        "ignore": [],
+        "ignore": [("warning", "x", "50% of its frames (0.0 s to 2.0 s and 7.0 s to 10.0 s) have no label")],
         "error": [("error", "x", "5 of 10 sampled frames have no label, the first at 0.00 s")],
     }.items():
         checkup = examine(
@@ -266,7 +267,37 @@ def test_frames_without_a_label_are_counted_as_training_does(
         )
         assert [(each.severity, each.subject, each.message) for each in checkup.findings] == expected
         assert checkup.counts["all"].tolist() == [3, 2]
-        assert checkup.table[1][2:] == ["10", "2", "10.00", "1", "a", "b", "-"]
+        assert checkup.table[1][2:] == ["10", "2", "10.00", "1", "50%", "a", "b", "-"]
+
+
+def test_a_missing_end_is_said_and_gaps_between_are_not() -> None:
+    """Where the annotation may have gaps. Where it promises a label for each frame, every gap counts."""
+    labels = np.zeros(100, np.int64)
+    labels[20:40] = labels[92:] = -100
+    options: dict[str, Any] = {"fps": Fraction(2), "unlabelled": "ignore"}
+    assert check_labels("x", labels, is_complete=False, **options) is None
+    complete = check_labels("x", labels, is_complete=True, **options)
+    assert complete is not None
+    assert complete.message == "28% of its frames (10.0 s to 20.0 s and 46.0 s to 50.0 s) have no label"
+    labels[51:] = -100
+    cut = check_labels("x", labels, is_complete=False, **options)
+    assert cut is not None
+    assert (cut.severity, cut.message) == ("warning", "49% of its frames (25.5 s to 50.0 s) have no label")
+
+
+def test_crosswise_intervals_are_found(add_video: SetMaker, write_text: Writer) -> None:
+    """The shorter video's annotation is too long; the longer one's could be one with an unlabelled end."""
+    root = add_video("a", 60, rate=5)
+    add_video("b", 100, rate=5)
+    for name, end in {"a": 19.8, "b": 11.9}.items():
+        write_text(root / f"{name}.csv", f"start_seconds,end_seconds,phase\n0,{end},{PHASES[0]}\n")
+    write_text(root / "videos.csv", "video,annotation\nvideos/a.mp4,a.csv\nvideos/b.mp4,b.csv\n")
+    data_set = find_format("csv").open(root, Labels(PHASES))
+    checkup = examine(data_set, {"all": ["a", "b"]}, PHASES, fps=1.0, progress=False)
+    errors = [(subject, text) for severity, subject, text in say(checkup) if severity == "error"]
+    assert [subject for subject, _ in errors] == ["a", "a"]
+    assert "It fits b " in errors[0][1]
+    assert re.search(r"a\.csv fits .*b\.mp4 better, and .*b\.csv fits .*a\.mp4; have the two been swapped", errors[1][1])
 
 
 def test_another_video_that_fits_better_is_named_within_the_tail_too(add_video: SetMaker) -> None:
