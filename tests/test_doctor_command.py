@@ -90,12 +90,23 @@ def test_errors_are_told_with_hints_and_by_the_exit_code(
     printed = capsys.readouterr().out
     for text in (
         "error: split: video01 is in train and in val; expected each video in one part, once",
+        "    available are video01, video02, video03",
         "video02.mp4 is empty (0 bytes)",
         "error: video03: there is no ",
         "    add it, or leave the video out of data.split",
     ):
         assert text in printed
     assert "train and val" in printed
+    assert "no frame of" not in printed  # who knows: a video of each other part is not read
+
+
+def test_a_broken_range_hides_nothing(write_set: SetMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", write_set(phases=[0, 3, 5]), "data.split.test=[3-8]") == 1
+    printed = capsys.readouterr().out
+    assert "error: split: test: videos 4, 5, 6, 7, 8 of the range '3-8' are not there" in printed
+    assert [line.split()[:2] for line in printed.splitlines()[1:4]][2] == ["video03", "test"]
+    assert "warning: val: no frame of" in printed
+    assert ": test: no frame of" not in printed
 
 
 def test_without_a_split_all_videos_are_examined(

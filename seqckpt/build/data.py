@@ -24,6 +24,7 @@ from seqckpt.data import (
     choose_cache_dir,
     count_classes,
     cut_clips,
+    describe_available,
     estimate_cache,
     examine,
     expand_split,
@@ -121,8 +122,9 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
     except ConfigError as error:
         findings.append(Finding("warning", "split", str(error)))
         split = {"all": data_set.video_ids}
-    parts, problems = expand_split(split, data_set.video_ids, lists=data_set.lists, paths=data_set.paths)
-    findings += [Finding("error", "split", problem) for problem in problems]
+    parts, problems, broken = expand_split(split, data_set.video_ids, lists=data_set.lists, paths=data_set.paths)
+    hint = describe_available(data_set.video_ids, data_set.lists)
+    findings += [Finding("error", "split", problem, hint if problem is problems[-1] else "") for problem in problems]
     checkup = examine(
         data_set,
         parts,
@@ -134,6 +136,7 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
         corrupt=data.corrupt,
         unlabelled=data.unlabelled,
         full=full,
+        incomplete=broken,
     )
     return dataclasses.replace(checkup, findings=findings + checkup.findings)
 

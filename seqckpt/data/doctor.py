@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -71,11 +71,12 @@ def examine(
     unlabelled: str = "ignore",
     full: bool = False,
     progress: bool = True,
+    incomplete: Collection[str] = (),
 ) -> Checkup:
     """Examine the videos of all parts: annotations, lengths and rates, and a few pictures of each; with `full`, all.
-
-    Raises nothing for what is wrong with the data: it becomes a finding. `counts` are frames at `fps`. Time: a tenth of
-    a second per five minutes of video, and what decoding takes.
+    `incomplete` are parts of which videos are missing: nothing is said of classes that they lack, nor of those with a
+    video that cannot be read. Raises nothing for what is wrong with the data: it becomes a finding. `counts` are frames
+    at `fps`. Time: a tenth of a second per five minutes of video, and what decoding takes.
     """
     known = {entry.video_id: entry for entry in data_set.entries}
     ids = dict.fromkeys(video_id for part in parts.values() for video_id in part)
@@ -101,18 +102,20 @@ def examine(
         pool.shutdown(cancel_futures=True)
     facts = [patient.facts for patient in patients if patient.facts is not None]
     counts = _count_classes(parts, {patient.entry.video_id: patient.labels for patient in patients}, len(names))
+    unread = _find_unread(patients, parts)
     findings = [
         *(finding for patient in patients for finding in patient.findings),
         *check_videos(facts, tail=tail),
-        *check_balance({part: counts[part] for part, ids in parts.items() if _is_any_read(patients, ids)}, names),
+        *check_balance({part: counts[part] for part in parts if part not in {*incomplete, *unread}}, names),
     ]
     table = [_header(full), *(_describe(patient, parts, names, full=full) for patient in patients)]
     return Checkup(table, findings, counts)
 
 
-def _is_any_read(patients: Sequence[_Patient], ids: Sequence[str]) -> bool:
-    """Return whether the labels of one of these videos are known; if not, that none has any is nothing to say."""
-    return any(len(patient.labels) for patient in patients if patient.entry.video_id in ids)
+def _find_unread(patients: Sequence[_Patient], parts: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the parts with a video whose labels are not known: what they lack may be in it."""
+    read = {patient.entry.video_id for patient in patients if len(patient.labels)}
+    return {part for part, ids in parts.items() if not read.issuperset(ids)}
 
 
 def _read(patient: _Patient, fps: Fraction, *, frame_rate: float | None, annotation_fps: float | None) -> None:
