@@ -74,6 +74,7 @@ def examine(
     incomplete: Collection[str] = (),
 ) -> Checkup:
     """Examine the videos of all parts: annotations, lengths and rates, and a few pictures of each; with `full`, all.
+
     `incomplete` are parts of which videos are missing: nothing is said of classes that they lack, nor of those with a
     video that cannot be read. Raises nothing for what is wrong with the data: it becomes a finding. `counts` are frames
     at `fps`. Time: a tenth of a second per five minutes of video, and what decoding takes.
