@@ -18,14 +18,18 @@ __all__ = ["check_labels", "check_videos"]
 
 _LARGEST_TAIL = 0.02  # of the longer of video and annotation
 _LARGEST_GAP = 0.1  # of a video's sampled frames
+_SAME_FACTOR = 1.02  # lengths that are off by one factor agree in it to within this
 _VARIABLE_FRAMES = 2  # a constant rate, sampled and rounded, strays by less
 
 
 def check_videos(videos: Sequence[VideoFacts], *, tail: str) -> Iterator[Finding]:
     """Yield what is odd about videos and their annotations: lengths that differ or fit crosswise, variable rates."""
+    common = _find_common_factor(videos)
+    if common is not None:
+        yield common
     for video in videos:
         for track in (video.phases, video.tools):
-            if track is not None:
+            if track is not None and (common is None or track is not video.phases):
                 yield from _check_length(video, track, videos, tail)
         if video.first_number > 1:
             yield Finding(
@@ -90,14 +94,17 @@ def _check_length(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFa
         return
     length = video.length_on(track)
     difference, longer = abs(track.end - length), max(track.end, length)
-    found = f"{_describe(video, track)}: {difference:.4g} ({seconds:.2f} s) too many on one side"
+    excess = f"{seconds:.2f} s"
+    if video.rate_of(track) is None:
+        excess = f"{difference:.10g} frame{'s' * (difference != 1)} ({excess})"
+    found = f"{_describe(video, track)}: the annotation is {excess} too {'long' if track.end > length else 'short'}"
     if tail == "strict":
         yield Finding("error", video.video_id, found, "expected equal lengths (data.tail=strict)")
     elif difference > max(1, math.floor(_LARGEST_TAIL * longer)):
         yield Finding(
             "error",
             video.video_id,
-            f"{found}, {difference / longer:.1%}; expected at most {_LARGEST_TAIL:.0%}",
+            f"{found} ({difference / longer:.1%}); expected at most {_LARGEST_TAIL:.0%}",
             _guess_cause(video, track, videos),
         )
     else:
@@ -112,7 +119,35 @@ def _guess_cause(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFac
     better = _find_better(video, track, videos)
     if better is not None:
         return f"is it another video's? It fits {better.video_id} ({better.path}) better; or is the file cut short?"
-    return "is the annotation another video's, is the file cut short, or do its frame numbers count another rate?"
+    factor = track.end / video.length_on(track)
+    rate = _suggest_rate(video, track, factor) if not 0.5 < factor < 2 else "do its frame numbers count another rate?"
+    return f"is the annotation another video's, is the file cut short, or {rate}"
+
+
+def _find_common_factor(videos: Sequence[VideoFacts]) -> Finding | None:
+    """Say once, instead of for each video, that all annotations are too long or too short by one factor: a rate."""
+    tracks = [(video, video.phases) for video in videos if video.phases is not None and video.phases.num_rows]
+    factors = sorted(track.end / video.length_on(track) for video, track in tracks)
+    if len(factors) < 2 or math.isinf(factors[-1]) or factors[-1] > factors[0] * _SAME_FACTOR:
+        return None
+    factor = factors[len(factors) // 2]
+    if 0.9 < factor < 1.1:
+        return None
+    video, track = tracks[0]
+    wrong = any(abs(video.excess_seconds(track)) > 1 for video, track in tracks)
+    ratio = f"{factor:.3g} times as long" if factor > 1 else f"{1 / factor:.3g} times shorter than"
+    found = f"all {len(tracks)} annotations are {ratio}{' as' * (factor > 1)} their videos ({_describe(video, track)})"
+    return Finding("error" if wrong else "warning", "all videos", found, _suggest_rate(video, track, factor))
+
+
+def _suggest_rate(video: VideoFacts, track: LabelTrack, factor: float) -> str:
+    """Ask whether another rate was meant, one by which a track that is too long by a factor fits its video."""
+    own_rate, rate = video.num_frames / video.duration_seconds, video.rate_of(track)
+    if rate is not None and video.path.is_dir():
+        return f"is data.frame_rate={own_rate / factor:.3g} meant (in videos.csv the column fps)?"
+    if track.rate is None:
+        return f"is data.annotation_fps={(rate or own_rate) * factor:.3g} meant (in videos.csv the column fps)?"
+    return f"does the annotation count something else than {rate:g} a second?"
 
 
 def _find_better(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts]) -> VideoFacts | None:

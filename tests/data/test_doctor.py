@@ -285,6 +285,26 @@ def test_a_missing_end_is_said_and_gaps_between_are_not() -> None:
     assert (cut.severity, cut.message) == ("warning", "49% of its frames (25.5 s to 50.0 s) have no label")
 
 
+def test_one_wrong_rate_for_all_is_said_once(tmp_path: Path, write_text: Writer, write_images: Writer) -> None:
+    for name, length in {"a": 10, "b": 12}.items():
+        write_images(tmp_path / "frames" / name, {f"{k}.png": 0xFFFF for k in range(length)})
+        write_text(
+            tmp_path / "annotations" / f"{name}.csv", "second,phase\n" + "".join(f"{k},x\n" for k in range(length))
+        )
+    data_set = find_format("frames").open(tmp_path, Labels(("x",)))
+    options: dict[str, Any] = {"fps": 1.0, "progress": False}
+    parts = {"train": ["a", "b"]}
+    assert examine(data_set, parts, ["x"], frame_rate=1.0, **options).findings == []
+    ((severity, subject, text),) = say(examine(data_set, parts, ["x"], frame_rate=5.0, **options))
+    assert (severity, subject) == ("error", "all videos")
+    assert text.startswith("all 2 annotations are 5 times as long as their videos (")
+    assert "is data.frame_rate=1 meant" in text
+    errors = say(examine(data_set, {"train": ["a"]}, ["x"], frame_rate=5.0, **options))
+    assert re.search(r"the annotation is 8\.00 s too long \(80\.0%\).*or is data\.frame_rate=1 meant", errors[0][2])
+    for finding in say(examine(data_set, parts, ["x"], **options)):
+        assert re.search("give data.frame_rate .*25 where .* 1 where", finding[2])
+
+
 def test_crosswise_intervals_are_found(add_video: SetMaker, write_text: Writer) -> None:
     """The shorter video's annotation is too long; the longer one's could be one with an unlabelled end."""
     root = add_video("a", 60, rate=5)
