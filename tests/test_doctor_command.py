@@ -213,3 +213,16 @@ def test_a_data_sets_own_lists_are_its_split(tmp_path: Path) -> None:
         build.choose_videos(config.data)
     config.data.split.val, config.data.split.test = [10], ["val", "test"]
     assert build.choose_videos(config.data) == {"train": ["01"], "val": ["10"], "test": ["11", "21"]}
+
+
+def test_the_name_of_a_part_is_corrected(tmp_path: Path) -> None:
+    config = Config()
+    config.data.format, config.data.root, config.data.phase_names = "csv", str(tmp_path), ["a"]
+    rows = "".join(f"{name}.mp4,{name}.csv,{part}\n" for name, part in (("x", "train"), ("y", "Valid"), ("z", "test")))
+    (tmp_path / "videos.csv").write_text(f"video,annotation,split\n{rows}")
+    with pytest.raises(ConfigError, match=r"lists are train, Valid, test; write val, not Valid, and they are taken"):
+        build.choose_videos(config.data)
+    (tmp_path / "videos.csv").write_text(f"video,annotation,split\n{rows.replace('Valid', 'val')}")
+    assert build.choose_videos(config.data) == {"train": ["x"], "val": ["y"], "test": ["z"]}
+    config.data.split.train, config.data.split.val, config.data.split.test = ["test"], ["val"], ["x"]
+    assert build.choose_videos(config.data) == {"train": ["z"], "val": ["y"], "test": ["x"]}  # what is given wins

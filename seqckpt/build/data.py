@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,6 +187,10 @@ def _choose_split(data: DataConfig, data_set: DataSet) -> Mapping[str, Sequence[
     missing = [f"data.split.{name}" for name in parts if name not in given]
     if missing:
         own = f"; the data set's own lists are {', '.join(data_set.lists)}" if data_set.lists else ""
+        for name in parts:
+            meant = [other for other in data_set.lists if other != name and re.fullmatch(rf"{name}[a-z]*", other, re.I)]
+            if not given and name not in data_set.lists and meant:
+                own += f"; write {name}, not {meant[0]}, and they are taken without data.split"
         raise ConfigError(
             f"{', '.join(missing)}: missing; say which videos are for what, as in data.split.test=[9-12]{own}"
         )
