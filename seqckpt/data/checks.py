@@ -14,8 +14,9 @@ from seqckpt.data.label_track import LabelTrack
 from seqckpt.data.video_facts import VideoFacts
 from seqckpt.data.videos import IGNORE_INDEX
 
-__all__ = ["check_labels", "check_videos"]
+__all__ = ["ALL_VIDEOS", "check_labels", "check_videos"]
 
+ALL_VIDEOS = "all videos"  # the subject of what is wrong with each of them in the same way
 _LARGEST_TAIL = 0.02  # of the longer of video and annotation
 _LARGEST_GAP = 0.1  # of a video's sampled frames
 _SAME_FACTOR = 1.02  # lengths that are off by one factor agree in it to within this
@@ -137,7 +138,7 @@ def _find_common_factor(videos: Sequence[VideoFacts]) -> Finding | None:
     wrong = any(abs(video.excess_seconds(track)) > 1 for video, track in tracks)
     ratio = f"{factor:.3g} times as long" if factor > 1 else f"{1 / factor:.3g} times shorter than"
     found = f"all {len(tracks)} annotations are {ratio}{' as' * (factor > 1)} their videos ({_describe(video, track)})"
-    return Finding("error" if wrong else "warning", "all videos", found, _suggest_rate(video, track, factor))
+    return Finding("error" if wrong else "warning", ALL_VIDEOS, found, _suggest_rate(video, track, factor))
 
 
 def _suggest_rate(video: VideoFacts, track: LabelTrack, factor: float) -> str:

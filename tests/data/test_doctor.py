@@ -107,7 +107,7 @@ def test_crosswise_lengths_within_the_tail_stop_training(add_video: SetMaker, tm
     ("name", "change", "message"),
     [
         ("videos/video01.mp4", lambda content: b"", r"video01\.mp4 is empty \(0 bytes\)"),
-        ("videos/video01.mp4", lambda content: b"no video at all", r"video01\.mp4 cannot be opened as a video"),
+        ("videos/video01.mp4", lambda content: b"no video at all", r"cannot be opened as a video: .*is it cut short\?"),
         (
             "phase_annotations/video01-phase.txt",
             lambda content: content.replace(b"ClippingCutting", b"Clipping", 1),
@@ -175,9 +175,22 @@ def test_a_truncated_file(add_video: SetMaker) -> None:
     path = root / "videos" / "video01.mp4"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 7 // 10])
-    checkup = check(root, full=True)
-    assert checkup.has_errors
-    assert any("video01" in subject for severity, subject, _ in say(checkup) if severity == "error")
+    found = say(check(root, full=True))
+    assert {(severity, subject) for severity, subject, _ in found} == {("error", "video01")}
+    assert any("too long" in text for *_, text in found)
+    assert not any("data.corrupt=repeat" in text for *_, text in found)  # it would not help
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_hole_by_damage_is_no_variable_rate(is_variable: bool, add_video: SetMaker) -> None:
+    stamps = [*range(50), *(range(50, 200, 3) if is_variable else range(80, 130))]
+    options = {"g": "1", "bf": "0"}
+    root = add_video("video01", 100, stamps=stamps, time_base=Fraction(1, 25), options=options)
+    assert "variable" in str(say(check(root, full=True)))
+    damage(root / "videos" / "video01.mp4", first=49, last=49)
+    found = say(check(root, full=True))
+    assert "in frame 49, at 1.96 s; repair the file, or leave the video out, or set data.corrupt=repeat" in str(found)
+    assert ("variable" in str(found)) == is_variable
 
 
 def test_a_variable_rate_is_said_in_training_too(add_video: SetMaker, caplog: pytest.LogCaptureFixture) -> None:
