@@ -90,12 +90,23 @@ def test_errors_are_told_with_hints_and_by_the_exit_code(
     printed = capsys.readouterr().out
     for text in (
         "error: split: video01 is in train and in val; expected each video in one part, once",
+        "    available are video01, video02, video03",
         "video02.mp4 is empty (0 bytes)",
         "error: video03: there is no ",
         "    add it, or leave the video out of data.split",
     ):
         assert text in printed
     assert "train and val" in printed
+    assert "no frame of" not in printed  # who knows: a video of each other part is not read
+
+
+def test_a_broken_range_hides_nothing(write_set: SetMaker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("doctor", write_set(phases=[0, 3, 5]), "data.split.test=[3-8]") == 1
+    printed = capsys.readouterr().out
+    assert "error: split: test: videos 4, 5, 6, 7, 8 of the range '3-8' are not there" in printed
+    assert [line.split()[:2] for line in printed.splitlines()[1:4]][2] == ["video03", "test"]
+    assert "warning: val: no frame of" in printed
+    assert ": test: no frame of" not in printed
 
 
 def test_without_a_split_all_videos_are_examined(
@@ -202,3 +213,16 @@ def test_a_data_sets_own_lists_are_its_split(tmp_path: Path) -> None:
         build.choose_videos(config.data)
     config.data.split.val, config.data.split.test = [10], ["val", "test"]
     assert build.choose_videos(config.data) == {"train": ["01"], "val": ["10"], "test": ["11", "21"]}
+
+
+def test_the_name_of_a_part_is_corrected(tmp_path: Path) -> None:
+    config = Config()
+    config.data.format, config.data.root, config.data.phase_names = "csv", str(tmp_path), ["a"]
+    rows = "".join(f"{name}.mp4,{name}.csv,{part}\n" for name, part in (("x", "train"), ("y", "Valid"), ("z", "test")))
+    (tmp_path / "videos.csv").write_text(f"video,annotation,split\n{rows}")
+    with pytest.raises(ConfigError, match=r"lists are train, Valid, test; write val, not Valid, and they are taken"):
+        build.choose_videos(config.data)
+    (tmp_path / "videos.csv").write_text(f"video,annotation,split\n{rows.replace('Valid', 'val')}")
+    assert build.choose_videos(config.data) == {"train": ["x"], "val": ["y"], "test": ["z"]}
+    config.data.split.train, config.data.split.val, config.data.split.test = ["test"], ["val"], ["x"]
+    assert build.choose_videos(config.data) == {"train": ["z"], "val": ["y"], "test": ["x"]}  # what is given wins

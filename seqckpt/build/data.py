@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from seqckpt.data import (
     choose_cache_dir,
     count_classes,
     cut_clips,
+    describe_available,
     estimate_cache,
     examine,
     expand_split,
@@ -121,8 +123,9 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
     except ConfigError as error:
         findings.append(Finding("warning", "split", str(error)))
         split = {"all": data_set.video_ids}
-    parts, problems = expand_split(split, data_set.video_ids, lists=data_set.lists, paths=data_set.paths)
-    findings += [Finding("error", "split", problem) for problem in problems]
+    parts, problems, broken = expand_split(split, data_set.video_ids, lists=data_set.lists, paths=data_set.paths)
+    hint = describe_available(data_set.video_ids, data_set.lists)
+    findings += [Finding("error", "split", problem, hint if problem is problems[-1] else "") for problem in problems]
     checkup = examine(
         data_set,
         parts,
@@ -134,6 +137,7 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
         corrupt=data.corrupt,
         unlabelled=data.unlabelled,
         full=full,
+        incomplete=broken,
     )
     return dataclasses.replace(checkup, findings=findings + checkup.findings)
 
@@ -183,6 +187,10 @@ def _choose_split(data: DataConfig, data_set: DataSet) -> Mapping[str, Sequence[
     missing = [f"data.split.{name}" for name in parts if name not in given]
     if missing:
         own = f"; the data set's own lists are {', '.join(data_set.lists)}" if data_set.lists else ""
+        for name in parts:
+            meant = [other for other in data_set.lists if other != name and re.fullmatch(rf"{name}[a-z]*", other, re.I)]
+            if not given and name not in data_set.lists and meant:
+                own += f"; write {name}, not {meant[0]}, and they are taken without data.split"
         raise ConfigError(
             f"{', '.join(missing)}: missing; say which videos are for what, as in data.split.test=[9-12]{own}"
         )

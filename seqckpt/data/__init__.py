@@ -40,7 +40,7 @@ from seqckpt.data.prefetch import Prefetched, WaitingTime
 from seqckpt.data.reading import Sources, choose_cache_dir, find_entries, list_sources, read_videos
 from seqckpt.data.sample import SAMPLE_SPLIT, make_sample, sample_per_frame_limit
 from seqckpt.data.sampling import CacheEstimate, estimate_cache, sample_videos
-from seqckpt.data.splits import expand_split, parse_split
+from seqckpt.data.splits import describe_available, expand_split, parse_split
 from seqckpt.data.videos import IGNORE_INDEX, Video, count_classes
 
 __all__ = [
@@ -65,6 +65,7 @@ __all__ = [
     "clip_loader",
     "count_classes",
     "cut_clips",
+    "describe_available",
     "estimate_cache",
     "examine",
     "expand_split",

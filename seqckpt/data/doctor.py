@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqckpt.data.checks import check_labels, check_videos
+from seqckpt.data.checks import ALL_VIDEOS, check_labels, check_videos
 from seqckpt.data.class_balance import check_balance
 from seqckpt.data.findings import Finding
 from seqckpt.data.formats import Annotation, DataSet, VideoEntry
@@ -29,6 +30,8 @@ from seqckpt.progress import progress_bar
 __all__ = ["Checkup", "examine"]
 
 _SIDES = ("top", "bottom", "left", "right")
+_LARGEST_SHARE_OF_HOLES = 0.01  # of the steps between frames; where more are odd, the rate is variable by itself
+_COLUMNS = ("seconds", "fps", "labelled", "first label", "last label", "missing")
 
 
 @dataclass(frozen=True)
@@ -70,11 +73,13 @@ def examine(
     unlabelled: str = "ignore",
     full: bool = False,
     progress: bool = True,
+    incomplete: Collection[str] = (),
 ) -> Checkup:
     """Examine the videos of all parts: annotations, lengths and rates, and a few pictures of each; with `full`, all.
 
-    Raises nothing for what is wrong with the data: it becomes a finding. `counts` are frames at `fps`. Time: a tenth of
-    a second per five minutes of video, and what decoding takes.
+    `incomplete` are parts of which videos are missing: nothing is said of classes that they lack, nor of those with a
+    video that cannot be read. Raises nothing for what is wrong with the data: it becomes a finding. `counts` are frames
+    at `fps`. Time: a tenth of a second per five minutes of video, and what decoding takes.
     """
     known = {entry.video_id: entry for entry in data_set.entries}
     ids = dict.fromkeys(video_id for part in parts.values() for video_id in part)
@@ -85,8 +90,11 @@ def examine(
     def work(patient: _Patient) -> None:
         _read(patient, to_fraction(fps), frame_rate=frame_rate, annotation_fps=annotation_fps)
         _look(patient, stop, full=full)
-        gaps = check_labels(patient.entry.video_id, patient.labels, to_fraction(fps), unlabelled=unlabelled)
-        patient.findings += [*_find_in_pictures(patient, corrupt=corrupt), *([gaps] if gaps else [])]
+        is_complete = patient.annotation is not None and patient.annotation.phases.is_complete
+        gaps = check_labels(
+            patient.entry.video_id, patient.labels, to_fraction(fps), unlabelled=unlabelled, is_complete=is_complete
+        )
+        patient.findings += [*_find_in_pictures(patient, corrupt=corrupt, tail=tail), *([gaps] if gaps else [])]
 
     pool = ThreadPoolExecutor(max(1, min(len(patients), os.cpu_count() or 1)))
     try:
@@ -95,20 +103,38 @@ def examine(
     finally:  # also at Ctrl-C
         stop.set()
         pool.shutdown(cancel_futures=True)
-    facts = [patient.facts for patient in patients if patient.facts is not None]
+    lengths = list(check_videos(list(_facts_without_damage(patients)), tail=tail))
     counts = _count_classes(parts, {patient.entry.video_id: patient.labels for patient in patients}, len(names))
+    unread = _find_unread(patients, parts, lengths)
     findings = [
         *(finding for patient in patients for finding in patient.findings),
-        *check_videos(facts, tail=tail),
-        *check_balance({part: counts[part] for part, ids in parts.items() if _is_any_read(patients, ids)}, names),
+        *lengths,
+        *check_balance({part: counts[part] for part in parts if part not in {*incomplete, *unread}}, names),
     ]
     table = [_header(full), *(_describe(patient, parts, names, full=full) for patient in patients)]
     return Checkup(table, findings, counts)
 
 
-def _is_any_read(patients: Sequence[_Patient], ids: Sequence[str]) -> bool:
-    """Return whether the labels of one of these videos are known; if not, that none has any is nothing to say."""
-    return any(len(patient.labels) for patient in patients if patient.entry.video_id in ids)
+def _find_unread(
+    patients: Sequence[_Patient], parts: Mapping[str, Sequence[str]], lengths: Sequence[Finding]
+) -> set[str]:
+    """Return the parts with a video whose labels are not known, or of a wrong length: what they lack may be there."""
+    wrong = {finding.subject for finding in lengths if finding.severity == "error"}
+    read = {patient.entry.video_id for patient in patients if len(patient.labels)} - wrong
+    return {part for part, ids in parts.items() if not read.issuperset(ids) or ALL_VIDEOS in wrong}
+
+
+def _facts_without_damage(patients: Sequence[_Patient]) -> Iterator[VideoFacts]:
+    """Yield the facts of each video, but for what damage does to the rate: holes, between frames that are regular."""
+    for patient in patients:
+        facts, timeline, pictures = patient.facts, patient.timeline, patient.pictures
+        if facts is not None and timeline is not None and pictures is not None and pictures.damaged:
+            steps = np.diff(timeline.stamps)
+            odd = np.abs(steps - np.median(steps)) > 0.5 * np.median(steps)
+            if np.count_nonzero(odd) <= max(1, _LARGEST_SHARE_OF_HOLES * len(steps)):
+                facts = dataclasses.replace(facts, stray_frames=0.0)
+        if facts is not None:
+            yield facts
 
 
 def _read(patient: _Patient, fps: Fraction, *, frame_rate: float | None, annotation_fps: float | None) -> None:
@@ -140,18 +166,25 @@ def _look(patient: _Patient, stop: threading.Event, *, full: bool) -> None:
             patient.findings.append(Finding("error", patient.entry.video_id, str(error)))
 
 
-def _find_in_pictures(patient: _Patient, *, corrupt: str) -> Iterator[Finding]:
+def _find_in_pictures(patient: _Patient, *, corrupt: str, tail: str) -> Iterator[Finding]:
     """Yield stretches that cannot be decoded, and black borders."""
     entry, timeline, pictures = patient.entry, patient.timeline, patient.pictures
     if pictures is None or timeline is None:
         return
+    facts = [patient.facts] if patient.facts is not None else []
+    fails_anyway = any(finding.severity == "error" for finding in check_videos(facts, tail=tail))
+    repair = "repair the file, or leave the video out"
     for first, last in pictures.damaged_stretches():
+        where = (
+            f"from {timeline.seconds_at(first):.2f} s to {timeline.seconds_at(last):.2f} s (frames {first} to {last})"
+        )
+        if first == last:
+            where = f"in frame {first}, at {timeline.seconds_at(first):.2f} s"
         yield Finding(
             "error" if corrupt == "error" else "warning",
             entry.video_id,
-            f"{entry.path} cannot be decoded from {timeline.seconds_at(first):.2f} s to "
-            f"{timeline.seconds_at(last):.2f} s (frames {first} to {last})",
-            "repair the file, leave the video out, or set data.corrupt=repeat",
+            f"{entry.path} cannot be decoded {where}",
+            repair if fails_anyway or corrupt == "repeat" else f"{repair}, or set data.corrupt=repeat",
         )
     crop = pictures.crop_filter()
     if crop is not None:
@@ -175,7 +208,7 @@ def _count_classes(
 
 def _header(full: bool) -> list[str]:
     decodable = ["decodable"] if full else []
-    return ["video", "part", "frames", *decodable, "rows", "seconds", "fps", "first label", "last label", "missing"]
+    return ["video", "part", "frames", *decodable, "rows", *_COLUMNS]
 
 
 def _describe(patient: _Patient, parts: Mapping[str, Sequence[str]], names: Sequence[str], *, full: bool) -> list[str]:
@@ -196,6 +229,7 @@ def _describe(patient: _Patient, parts: Mapping[str, Sequence[str]], names: Sequ
         video_id,
         " and ".join(part for part, ids in parts.items() if video_id in ids),
         *lengths,
+        f"{np.mean(patient.labels != IGNORE_INDEX):.0%}" if len(patient.labels) else "?",
         *_describe_labels(patient.annotation, names),
     ]
 

@@ -95,7 +95,16 @@ def read_videos(
     ]
     videos = [_align(fact, video, rate) for fact, video in zip(facts, sampled, strict=True)]
     repeated = [_check_repeated(fact, video) for fact, video in zip(facts, sampled, strict=True)]
-    gaps = [check_labels(video.video_id, video.phases.numpy(), rate, unlabelled=unlabelled) for video in videos]
+    gaps = [
+        check_labels(
+            video.video_id,
+            video.phases.numpy(),
+            rate,
+            unlabelled=unlabelled,
+            is_complete=annotation.phases.is_complete,
+        )
+        for video, annotation in zip(videos, annotations, strict=True)
+    ]
     report_findings([*check_videos(facts, tail=tail), *(finding for finding in (*repeated, *gaps) if finding)])
     return videos
 

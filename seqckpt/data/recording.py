@@ -29,7 +29,9 @@ def index_recording(path: Path, *, frame_rate: float | None = None) -> Timeline:
         return index_video(path)
     if frame_rate is None:
         raise DataError(
-            f"{path} is a folder of frames, and nothing says how many there are a second; give data.frame_rate"
+            f"{path} is a folder of frames, and nothing says how many of their numbers make a second; give "
+            "data.frame_rate (in videos.csv the column fps): 25 where they count the frames of a video at 25, as in "
+            "0.jpg 25.jpg 50.jpg; 1 where they count images that were taken once a second, as in 1.jpg 2.jpg 3.jpg"
         )
     return index_folder(path, frame_rate=frame_rate)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from seqckpt.data.natural_order import sort_naturally
 from seqckpt.errors import DataError
 
-__all__ = ["expand_split", "parse_split"]
+__all__ = ["describe_available", "expand_split", "parse_split"]
 
 Split = Mapping[str, Sequence[str | int] | str | int | None]
 
@@ -34,13 +34,17 @@ def parse_split(
     >>> parse_split({"train": ["1-5", "not 4"], "val": [4], "test": ["video06-video07"]}, ids)
     {'train': ['video01', 'video02', 'video03', 'video05'], 'val': ['video04'], 'test': ['video06', 'video07']}
     """
-    parts, problems = expand_split(split, available, lists=lists, paths=paths)
+    parts, problems, _ = expand_split(split, available, lists=lists, paths=paths)
     if problems:
         shown = "".join(f"\n  {problem}" for problem in problems)
-        names = f"; lists are {', '.join(lists)}" if lists else ""
-        ids = ", ".join(_abbreviate(available)) or "none"
-        raise DataError(f"the split of the videos is wrong:{shown}\navailable are {ids}{names}")
+        raise DataError(f"the split of the videos is wrong:{shown}\n{describe_available(available, lists)}")
     return parts
+
+
+def describe_available(available: Sequence[str], lists: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Say in a line which videos and lists a split may name; the middle of many videos is left out."""
+    names = f"; lists are {', '.join(lists)}" if lists else ""
+    return f"available are {', '.join(_abbreviate(available)) or 'none'}{names}"
 
 
 def expand_split(
@@ -49,23 +53,22 @@ def expand_split(
     *,
     lists: Mapping[str, Sequence[str]] | None = None,
     paths: Mapping[str, Path] | None = None,
-) -> tuple[dict[str, list[str]], list[str]]:
-    """Return the ids of each part, and what is wrong with them in words: as parse_split, but raises nothing.
+) -> tuple[dict[str, list[str]], list[str], set[str]]:
+    """Return the ids of each part, what is wrong with them in words, and which parts are not as they were meant.
 
-    What is available stays in its part even where it is in another one too.
+    As parse_split, but raises nothing. What is available stays in its part, even where it is in another one too, or
+    where others of its range are missing.
     """
     problems: list[str] = []
     parts: dict[str, list[str]] = {}
+    broken: set[str] = set()
     for name, entries in split.items():
         parts[name] = []
+        num_before = len(problems)
         for entry in [entries] if isinstance(entries, str | int) else entries or ():
-            try:
-                ids = _expand(entry, available, lists or {})
-                removes = _is_removal(entry, available)
-            except DataError as error:
-                problems.append(f"{name}: {error}")
-                continue
-            if removes:
+            ids, wrong = _expand(entry, available, lists or {})
+            problems += [f"{name}: {problem}" for problem in wrong]
+            if _is_removal(entry, available):
                 problems += [
                     f"{name}: {entry!r} takes out {video_id}, which is not in it"
                     for video_id in ids
@@ -74,9 +77,11 @@ def expand_split(
                 parts[name] = [video_id for video_id in parts[name] if video_id not in ids]
             else:
                 parts[name] += ids
-        if not parts[name] and not any(problem.startswith(f"{name}: ") for problem in problems):
+        if not parts[name] and len(problems) == num_before:
             problems.append(f"{name} is empty; expected one video or more, such as [1, 4-8, video12]")
-    return parts, [*problems, *_find_repeats(parts), *_find_shared(parts, paths or {})]
+        if len(problems) > num_before:
+            broken.add(name)
+    return parts, [*problems, *_find_repeats(parts), *_find_shared(parts, paths or {})], broken
 
 
 def _find_repeats(parts: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -108,45 +113,57 @@ def _is_removal(entry: object, available: Sequence[str]) -> bool:
     return isinstance(entry, str) and entry.strip().startswith("not ") and entry.strip() not in available
 
 
-def _expand(entry: str | int, available: Sequence[str], lists: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the ids that one entry stands for."""
+def _expand(
+    entry: str | int, available: Sequence[str], lists: Mapping[str, Sequence[str]]
+) -> tuple[list[str], list[str]]:
+    """Return the ids that one entry stands for, those that are there, and what is wrong with it."""
     if isinstance(entry, bool) or not isinstance(entry, str | int):
-        raise DataError(f"{entry!r} is no video; expected an id, a number or a range")
+        return [], [f"{entry!r} is no video; expected an id, a number or a range"]
     text = unicodedata.normalize("NFC", str(entry).strip())
     if text in available:
-        return [text]
+        return [text], []
     if _is_removal(text, available):
         return _expand(text.removeprefix("not ").strip(), available, lists)
     if text in lists:
         absent = [video_id for video_id in lists[text] if video_id not in available]
-        if absent:
-            raise DataError(f"the list {text!r} names {', '.join(_abbreviate(absent))}, not there")
-        return list(lists[text])
+        wrong = [f"the list {text!r} names {', '.join(_abbreviate(absent))}, not there"] if absent else []
+        return [video_id for video_id in lists[text] if video_id in available], wrong
     if re.fullmatch(r"[0-9]{1,9}", text):
-        return [_find("", int(text), text, available)]
+        return _find("", range(int(text), int(text) + 1), available)
     ends = re.fullmatch(r"(.*?)([0-9]{1,9})\s*-\s*(.*?)([0-9]{1,9})", text)
     if ends is None or ends[1] != ends[3]:
-        raise DataError(f"there is no video {text!r}")
+        return [], [f"there is no video {text!r}"]
     first, last = int(ends[2]), int(ends[4])
     if first > last:
-        raise DataError(f"the range {text!r} runs backwards")
+        return [], [f"the range {text!r} runs backwards"]
     if last - first >= 100_000:
-        raise DataError(f"the range {text!r} is for {last - first + 1} videos")
-    return [_find(ends[1], number, text, available) for number in range(first, last + 1)]
+        return [], [f"the range {text!r} is for {last - first + 1} videos"]
+    return _find(ends[1], range(first, last + 1), available, within=f" of the range {text!r}")
 
 
-def _find(prefix: str, number: int, entry: str, available: Sequence[str]) -> str:
-    found = [video_id for video_id in available if _matches(video_id, prefix, number)]
-    if len(found) != 1:
-        within = f" of the range {entry!r}" if "-" in entry else ""
-        several = f" fits several: {', '.join(found)}" if found else " is not there"
-        raise DataError(f"video {prefix}{number}{within}{several}")
-    return found[0]
-
-
-def _matches(video_id: str, prefix: str, number: int) -> bool:
-    ending = re.search(r"[0-9]+$", video_id)
-    return ending is not None and int(ending[0]) == number and prefix in ("", video_id[: ending.start()])
+def _find(prefix: str, numbers: range, available: Sequence[str], *, within: str = "") -> tuple[list[str], list[str]]:
+    """Return the ids that end in these numbers, and which of them are not there or stand for several."""
+    ids: list[str] = []
+    wrong: list[str] = []
+    absent: list[str] = []
+    endings: dict[int, list[str]] = {}
+    for video_id in available:
+        ending = re.search(r"[0-9]+$", video_id)
+        if ending is not None and prefix in ("", video_id[: ending.start()]):
+            endings.setdefault(int(ending[0]), []).append(video_id)
+    for number in numbers:
+        found = endings.get(number, [])
+        if len(found) == 1:
+            ids += found
+        elif found:
+            wrong.append(f"video {prefix}{number}{within} fits several: {', '.join(found)}")
+        else:
+            absent.append(f"{prefix}{number}")
+    if absent:
+        several = len(absent) > 1
+        shown = ", ".join(_abbreviate(absent))
+        wrong.append(f"video{'s' * several} {shown}{within} {'are' if several else 'is'} not there")
+    return ids, wrong
 
 
 def _abbreviate(available: Sequence[str]) -> Iterator[str]:

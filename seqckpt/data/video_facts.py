@@ -55,10 +55,17 @@ class VideoFacts:
         return float(track.rate) if track.rate is not None else self.annotation_fps
 
     def excess_seconds(self, track: LabelTrack) -> float:
-        """Return by how much an annotation, this video's or another's, is longer than the video; below 0: shorter."""
-        length = self.length_on(track)
-        if math.isinf(track.end) or (not track.is_complete and track.end <= length):
+        """Return by how much an annotation is longer than the video; below 0: shorter, though it promises to cover it.
+
+        The annotation may be this video's or another's.
+        """
+        return self.difference_seconds(track) if track.is_complete or track.end > self.length_on(track) else 0.0
+
+    def difference_seconds(self, track: LabelTrack) -> float:
+        """Return as excess_seconds, but where an annotation may end before the video too (intervals)."""
+        if math.isinf(track.end):
             return 0.0
+        length = self.length_on(track)
         difference = track.end - length
         slack = track.step if track.step > 1 or self.rate_of(track) is not None else 0
         return 0.0 if abs(difference) < slack else difference * self.duration_seconds / length

@@ -50,7 +50,10 @@ def index_video(path: Path) -> VideoIndex:
                 if packet.size and not packet.is_discard
             ]
         except _ERRORS as error:
-            raise DataError(f"{path} cannot be read to its end: {_reason(error)}") from error
+            raise DataError(
+                f"{path} cannot be read to its end: {_reason(error)}; is it cut short? Copy it again, or leave the "
+                "video out"
+            ) from error
         if any(stamp is None for stamp, *_ in packets) or len({stamp for stamp, *_ in packets}) < len(packets):
             packets = _decode_stamps(path)
         elif container.format.name == "avi" and stream.codec_context.has_b_frames and packets == sorted(packets):
@@ -248,7 +251,9 @@ def _open(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     except DataError:
         raise
     except _ERRORS as error:
-        raise DataError(f"{path} cannot be opened as a video: {_reason(error)}") from error
+        is_there = isinstance(error, av.InvalidDataError | EOFError)
+        hint = "; is it cut short? Copy it again, or leave the video out" if is_there else ""
+        raise DataError(f"{path} cannot be opened as a video: {_reason(error)}{hint}") from error
     with container:
         if not container.streams.video:
             raise DataError(f"{path} holds no video stream; expected a video")

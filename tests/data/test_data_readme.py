@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from seqckpt.cli import main
-from seqckpt.config import describe_keys
+from seqckpt.config import describe_keys, load_config
 from seqckpt.data import Labels, find_format, list_formats, read_videos
 from seqckpt.data.formats import registry
 from seqckpt.errors import DataError
@@ -68,3 +68,12 @@ def test_every_format_and_key_is_documented() -> None:
     elsewhere = ("data.augment.", "data.num_workers", "data.order", "data.clip_length")  # of training, not of the data
     for key in keys:
         assert key in README or key.startswith(elsewhere) or key in ("data.split.test",), key
+
+
+def test_the_config_to_begin_with_loads(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert len(block.splitlines()) == 8
+    path = tmp_path / "my.yaml"
+    path.write_text(block, encoding="utf-8")
+    name, config = load_config([f"config={path}"])
+    assert (name, config.data.format, config.data.split.train) == ("my", "csv", ["1-6"])

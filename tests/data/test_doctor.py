@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from seqckpt.data import Checkup, Finding, Labels, examine, find_format, format_balance, read_videos
+from seqckpt.data.checks import check_labels
 from seqckpt.data.class_balance import check_balance
 from seqckpt.data.formats.cholec80 import PHASES
 from seqckpt.data.frame_cache import Stopped
@@ -61,7 +62,7 @@ def test_sound_videos(full: bool, add_video: SetMaker) -> None:
     header, *rows = checkup.table
     columns = [dict(zip(header, row, strict=True)) for row in rows]
     first = {"video": "video01", "part": "train", "frames": "50", "rows": "50", "seconds": "2.00", "fps": "25"}
-    labels = {"first label": "Preparation", "last label": "GallbladderRetraction", "missing": "-"}
+    labels = {"labelled": "100%", "first label": "Preparation", "last label": "GallbladderRetraction", "missing": "-"}
     decodable = {"decodable": "50"} if full else {}
     assert columns[0] == {**first, **decodable, **labels}
     assert (columns[1]["part"], columns[1]["frames"], columns[1]["fps"]) == ("test", "60", "30")
@@ -106,7 +107,7 @@ def test_crosswise_lengths_within_the_tail_stop_training(add_video: SetMaker, tm
     ("name", "change", "message"),
     [
         ("videos/video01.mp4", lambda content: b"", r"video01\.mp4 is empty \(0 bytes\)"),
-        ("videos/video01.mp4", lambda content: b"no video at all", r"video01\.mp4 cannot be opened as a video"),
+        ("videos/video01.mp4", lambda content: b"no video at all", r"cannot be opened as a video: .*is it cut short\?"),
         (
             "phase_annotations/video01-phase.txt",
             lambda content: content.replace(b"ClippingCutting", b"Clipping", 1),
@@ -174,9 +175,22 @@ def test_a_truncated_file(add_video: SetMaker) -> None:
     path = root / "videos" / "video01.mp4"
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * 7 // 10])
-    checkup = check(root, full=True)
-    assert checkup.has_errors
-    assert any("video01" in subject for severity, subject, _ in say(checkup) if severity == "error")
+    found = say(check(root, full=True))
+    assert {(severity, subject) for severity, subject, _ in found} == {("error", "video01")}
+    assert any("too long" in text for *_, text in found)
+    assert not any("data.corrupt=repeat" in text for *_, text in found)  # it would not help
+
+
+@pytest.mark.parametrize("is_variable", [False, True])
+def test_a_hole_by_damage_is_no_variable_rate(is_variable: bool, add_video: SetMaker) -> None:
+    stamps = [*range(50), *(range(50, 200, 3) if is_variable else range(80, 130))]
+    options = {"g": "1", "bf": "0"}
+    root = add_video("video01", 100, stamps=stamps, time_base=Fraction(1, 25), options=options)
+    assert "variable" in str(say(check(root, full=True)))
+    damage(root / "videos" / "video01.mp4", first=49, last=49)
+    found = say(check(root, full=True))
+    assert "in frame 49, at 1.96 s; repair the file, or leave the video out, or set data.corrupt=repeat" in str(found)
+    assert ("variable" in str(found)) == is_variable
 
 
 def test_a_variable_rate_is_said_in_training_too(add_video: SetMaker, caplog: pytest.LogCaptureFixture) -> None:
@@ -258,7 +272,7 @@ def test_frames_without_a_label_are_counted_as_training_does(
     write_text(tmp_path / "annotations" / "x.csv", "start_seconds,end_seconds,phase\n2,5,a\n5,7,b\n")
     data_set = find_format("frames").open(tmp_path, Labels(("a", "b")))
     for unlabelled, expected in {
-        "ignore": [],
+        "ignore": [("warning", "x", "50% of its frames (0.0 s to 2.0 s and 7.0 s to 10.0 s) have no label")],
         "error": [("error", "x", "5 of 10 sampled frames have no label, the first at 0.00 s")],
     }.items():
         checkup = examine(
@@ -266,7 +280,57 @@ def test_frames_without_a_label_are_counted_as_training_does(
         )
         assert [(each.severity, each.subject, each.message) for each in checkup.findings] == expected
         assert checkup.counts["all"].tolist() == [3, 2]
-        assert checkup.table[1][2:] == ["10", "2", "10.00", "1", "a", "b", "-"]
+        assert checkup.table[1][2:] == ["10", "2", "10.00", "1", "50%", "a", "b", "-"]
+
+
+def test_a_missing_end_is_said_and_gaps_between_are_not() -> None:
+    """Where the annotation may have gaps. Where it promises a label for each frame, every gap counts."""
+    labels = np.zeros(100, np.int64)
+    labels[20:40] = labels[92:] = -100
+    options: dict[str, Any] = {"fps": Fraction(2), "unlabelled": "ignore"}
+    assert check_labels("x", labels, is_complete=False, **options) is None
+    complete = check_labels("x", labels, is_complete=True, **options)
+    assert complete is not None
+    assert complete.message == "28% of its frames (10.0 s to 20.0 s and 46.0 s to 50.0 s) have no label"
+    labels[51:] = -100
+    cut = check_labels("x", labels, is_complete=False, **options)
+    assert cut is not None
+    assert (cut.severity, cut.message) == ("warning", "49% of its frames (25.5 s to 50.0 s) have no label")
+
+
+def test_one_wrong_rate_for_all_is_said_once(tmp_path: Path, write_text: Writer, write_images: Writer) -> None:
+    for name, length in {"a": 10, "b": 12}.items():
+        write_images(tmp_path / "frames" / name, {f"{k}.png": 0xFFFF for k in range(length)})
+        write_text(
+            tmp_path / "annotations" / f"{name}.csv", "second,phase\n" + "".join(f"{k},x\n" for k in range(length))
+        )
+    data_set = find_format("frames").open(tmp_path, Labels(("x",)))
+    options: dict[str, Any] = {"fps": 1.0, "progress": False}
+    parts = {"train": ["a", "b"]}
+    assert examine(data_set, parts, ["x"], frame_rate=1.0, **options).findings == []
+    ((severity, subject, text),) = say(examine(data_set, parts, ["x"], frame_rate=5.0, **options))
+    assert (severity, subject) == ("error", "all videos")
+    assert text.startswith("all 2 annotations are 5 times as long as their videos (")
+    assert "is data.frame_rate=1 meant" in text
+    errors = say(examine(data_set, {"train": ["a"]}, ["x"], frame_rate=5.0, **options))
+    assert re.search(r"the annotation is 8\.00 s too long \(80\.0%\).*or is data\.frame_rate=1 meant", errors[0][2])
+    for finding in say(examine(data_set, parts, ["x"], **options)):
+        assert re.search("give data.frame_rate .*25 where .* 1 where", finding[2])
+
+
+def test_crosswise_intervals_are_found(add_video: SetMaker, write_text: Writer) -> None:
+    """The shorter video's annotation is too long; the longer one's could be one with an unlabelled end."""
+    root = add_video("a", 60, rate=5)
+    add_video("b", 100, rate=5)
+    for name, end in {"a": 19.8, "b": 11.9}.items():
+        write_text(root / f"{name}.csv", f"start_seconds,end_seconds,phase\n0,{end},{PHASES[0]}\n")
+    write_text(root / "videos.csv", "video,annotation\nvideos/a.mp4,a.csv\nvideos/b.mp4,b.csv\n")
+    data_set = find_format("csv").open(root, Labels(PHASES))
+    checkup = examine(data_set, {"all": ["a", "b"]}, PHASES, fps=1.0, progress=False)
+    errors = [(subject, text) for severity, subject, text in say(checkup) if severity == "error"]
+    assert [subject for subject, _ in errors] == ["a", "a"]
+    assert "It fits b " in errors[0][1]
+    assert re.search(r"a\.csv fits .*b\.mp4 better, and .*b\.csv fits .*a\.mp4; .* swapped\?", errors[1][1])
 
 
 def test_another_video_that_fits_better_is_named_within_the_tail_too(add_video: SetMaker) -> None:

@@ -54,8 +54,8 @@ def test_an_id_that_looks_like_a_range_is_an_id() -> None:
         ({"train": [1, "video01"]}, "video01 is twice in train"),
         ({"train": [41]}, "train: video 41 is not there"),
         ({"train": ["video41"]}, "train: there is no video 'video41'"),
-        ({"train": ["10-14"]}, "train: video 13 of the range '10-14' is not there"),
-        ({"train": ["case01-case03"]}, "train: video case1 of the range 'case01-case03' is not there"),
+        ({"train": ["10-14"]}, "train: videos 13, 14 of the range '10-14' are not there"),
+        ({"train": ["case01-case03"]}, "train: videos case1, case2, case3 of the range 'case01-case03' are not there"),
         ({"train": ["6-4"]}, "the range '6-4' runs backwards"),
         ({"train": ["1-999999999"]}, "is for 999999999 videos"),
         ({"train": ["video01-case02"]}, "there is no video 'video01-case02'"),
@@ -131,10 +131,13 @@ def test_lists_that_are_wrong(entries: list[str], message: str) -> None:
 
 
 def test_overlaps_stay_to_be_examined() -> None:
-    parts, problems = expand_split({"train": ["1-3"], "val": ["3-4", 77]}, IDS)
-    assert parts == {"train": IDS[:3], "val": IDS[2:4]}
+    split = {"train": ["1-3"], "val": ["3-4", 77], "test": ["8-99"]}
+    parts, problems, broken = expand_split(split, IDS)
+    assert parts == {"train": IDS[:3], "val": IDS[2:4], "test": IDS[7:]}
+    assert broken == {"val", "test"}
     assert problems == [
         "val: video 77 is not there",
+        "test: videos 13, 14, 15, 16, 17, ..., 95, 96, 97, 98, 99 of the range '8-99' are not there",
         "video03 is in train and in val; expected each video in one part, once",
     ]
 

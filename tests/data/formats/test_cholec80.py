@@ -184,7 +184,7 @@ def test_a_long_tail_is_an_error(num_frames: int, num_rows: int, make_set: SetMa
 
 def test_a_strict_tail_forgives_nothing(make_set: SetMaker) -> None:
     root = make_set(num_frames=101, num_rows=100)
-    with pytest.raises(DataError, match=r"1 \(0\.04 s\) too many on one side; expected equal lengths"):
+    with pytest.raises(DataError, match=r"the annotation is 1 frame \(0\.04 s\) too short; expected equal lengths"):
         read_one(root, tail="strict")
     with pytest.raises(ValueError, match="tail is 'guess'"):
         read_one(root, tail="guess")

@@ -589,7 +589,8 @@ def test_gaps_have_no_label(
     assert len(video) == len(video.frames) == 200
     assert video.phases.tolist() == [NONE] * 37 + [0] * 68 + [NONE] * 18 + [1] * 77
     assert int((video.phases == NONE).sum()) == 55
-    assert not caplog.records
+    (record,) = caplog.records
+    assert "18% of its frames (0.0 s to 37.0 s) have no label" in record.message
     with pytest.raises(DataError, match=r"55 of 200 sampled frames have no label, the first at 0\.00 s"):
         read_one("frames", tmp_path, "x", names=["a", "b"], frame_rate=1.0, unlabelled="error")
 
