@@ -183,6 +183,7 @@ def test_training_stops_at_errors_before_decoding(
     said = capsys.readouterr().err
     assert "2 things are wrong with the videos" in said
     assert "is for 60" in said
+    assert said.rstrip().endswith("`python -m seqckpt doctor config=...` shows all that is odd or wrong")
     assert "is for 40" in said
     assert not (tmp_path / "set" / "frame_cache").exists()
     assert not (tmp_path / "runs").exists()
@@ -226,3 +227,27 @@ def test_the_name_of_a_part_is_corrected(tmp_path: Path) -> None:
     assert build.choose_videos(config.data) == {"train": ["x"], "val": ["y"], "test": ["z"]}
     config.data.split.train, config.data.split.val, config.data.split.test = ["test"], ["val"], ["x"]
     assert build.choose_videos(config.data) == {"train": ["z"], "val": ["y"], "test": ["x"]}  # what is given wins
+
+
+def test_a_listed_file_that_is_not_there_is_named_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_video(tmp_path / "b.mp4", 10)
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.csv").write_text("second,phase\n0,Cuting\n1,Cutting\n")
+    rows = "a.mp4,a.csv,train\nb.mp4,b.csv,val\nc.mp4,gone.csv,test\n"
+    (tmp_path / "videos.csv").write_text(f"video,annotation,split\n{rows}")
+    config = tmp_path / "my.yaml"
+    config.write_text(f"data: {{format: csv, root: {tmp_path}, phase_names: [Cutting, Sewing]}}\n")
+    assert run("train", config) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: 3 file(s) of the data set are missing:\n")
+    for name in ("a.mp4", "c.mp4", "gone.csv"):
+        assert f"  {tmp_path / name}\n" in said
+    assert "leave these videos out of data.split" in said
+    assert run("doctor", config) == 1
+    printed = capsys.readouterr().out
+    assert f"error: a: there is no {tmp_path / 'a.mp4'}\n" in printed
+    assert f"error: c: there is no {tmp_path / 'c.mp4'} and no {tmp_path / 'gone.csv'}\n" in printed
+    assert "unknown phase 'Cuting'; expected one of Cutting, Sewing; did you mean Cutting?" in printed

@@ -38,7 +38,7 @@ from seqckpt.data import (
     sample_videos,
 )
 from seqckpt.data import read_videos as read_data_set
-from seqckpt.errors import ConfigError
+from seqckpt.errors import ConfigError, DataError
 
 __all__ = [
     "Videos",
@@ -88,6 +88,13 @@ def choose_videos(data: DataConfig) -> dict[str, list[str]]:
 
 def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
     """Read the videos chosen, after the checks that cost nothing; what is odd is said in the log."""
+    try:
+        return _read_and_check(data, ids)
+    except DataError as error:
+        raise DataError(f"{error}\n`python -m seqckpt doctor config=...` shows all that is odd or wrong") from error
+
+
+def _read_and_check(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
     names = choose_phase_names(data)
     videos = read_data_set(
         _open_data_set(data),

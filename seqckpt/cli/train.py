@@ -55,9 +55,10 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
             print(f"saved {path / 'last.pt'} after step {trainer.progress.step}", file=sys.stderr)
             raise
         summary = _finish(trainer, config_name, config, videos, started=started)
+    over = "mean over 1 video" if len(videos.test) == 1 else f"means over {len(videos.test)} videos"
     print(
-        f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} (means over "
-        f"{len(videos.test)} videos), {format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
+        f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} ({over}), "
+        f"{format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
     )
     return 0
 

@@ -140,14 +140,16 @@ def _facts_without_damage(patients: Sequence[_Patient]) -> Iterator[VideoFacts]:
 def _read(patient: _Patient, fps: Fraction, *, frame_rate: float | None, annotation_fps: float | None) -> None:
     """Read what can be read of one video, and note what cannot."""
     entry = patient.entry
-    missing = [str(path) for path in entry.files if not path.is_file()]
-    if missing:
+    if entry.missing:
+        missing = map(str, entry.missing)
         hint = "add it, or leave the video out of data.split"
         patient.findings.append(Finding("error", entry.video_id, f"there is no {' and no '.join(missing)}", hint))
     try:
-        patient.annotation = None if missing else entry.read()
+        patient.annotation = None if set(entry.missing) & set(entry.files) else entry.read()
     except DataError as error:
         patient.findings.append(Finding("error", entry.video_id, str(error)))
+    if entry.path in entry.missing:
+        return
     try:
         patient.timeline = index_recording(entry.path, frame_rate=frame_rate or entry.frame_rate)
         patient.facts = facts_of_timeline(entry, patient.timeline, patient.annotation, annotation_fps=annotation_fps)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,9 @@ class Labels:
         try:
             return self.names.index(text)
         except ValueError:
-            raise row.error(f"unknown phase {quote(text)}; expected one of {', '.join(self.names)}") from None
+            close = next(iter(difflib.get_close_matches(text, self.names, 1)), None)
+            meant = f"; did you mean {close}?" if close else ""
+            raise row.error(f"unknown phase {quote(text)}; expected one of {', '.join(self.names)}{meant}") from None
 
     def find_number(self, text: str, row: Row, *, first: int) -> int:
         """Return the id of a phase by its number in the file, which counts from `first`; DataError outside of it.

@@ -138,10 +138,13 @@ def find_entries(data_set: DataSet, video_ids: Sequence[str]) -> list[VideoEntry
     missing = [f"a video {video_id}" for video_id in video_ids if video_id not in known]
     for video_id in video_ids:
         if video_id in known:
-            missing += [str(path) for path in known[video_id].files if not path.is_file()]
+            missing += [str(path) for path in known[video_id].missing]
     if missing:
         shown = "".join(f"\n  {name}" for name in dict.fromkeys(missing))
-        raise DataError(f"{len(dict.fromkeys(missing))} file(s) of the data set are missing:{shown}")
+        raise DataError(
+            f"{len(dict.fromkeys(missing))} file(s) of the data set are missing:{shown}\n"
+            "add what is missing, or leave these videos out of data.split"
+        )
     return [known[video_id] for video_id in video_ids]
 
 

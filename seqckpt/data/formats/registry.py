@@ -57,6 +57,14 @@ class VideoEntry:
                 f"the video's id {name!r} cannot name a file, as that of its predictions; expected a plain name"
             )
 
+    @property
+    def missing(self) -> list[Path]:
+        """Those of its files, or the folder of its frames, that are not there."""
+        return [
+            *([] if self.path.exists() else [self.path]),
+            *(path for path in dict.fromkeys(self.files) if not path.is_file()),
+        ]
+
     @classmethod
     def from_file(
         cls,
