@@ -93,6 +93,7 @@ def plan_schedule(
 
     Raises BudgetError, naming the smallest feasible budget and what sets it; UsageError for a model without the parts.
 
+    >>> import torch
     >>> from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
     >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> rnn, head = nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 7)

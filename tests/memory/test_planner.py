@@ -14,7 +14,7 @@ from seqckpt.errors import BudgetError
 from seqckpt.memory import Costs, Fixed, predict, predict_plain, smallest_budget, solve
 from seqckpt.memory.costs import Curve, StageCosts, TailCosts
 
-SHARE = 0.98  # of the budget that predictions may take
+SHARE = 0.97  # of the budget that predictions may take
 
 
 @st.composite
