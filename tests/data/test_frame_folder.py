@@ -111,7 +111,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_a_folder_needs_a_rate(tmp_path: Path, write_folder: Callable) -> None:
     folder = write_folder(tmp_path / "frames", ["1.jpg"])
-    with pytest.raises(DataError, match="is a folder of frames, and nothing says how many of their numbers make a second"):
+    with pytest.raises(DataError, match="and nothing says how many of their numbers make a second"):
         index_recording(folder)
     with pytest.raises(DataError, match="fps is 0"):
         index_recording(folder, frame_rate=0)
