@@ -11,7 +11,6 @@ allocator's statistics on CUDA). Time: median of `repeats` steps, the ways in tu
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from torch import nn
 
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
-from seqckpt.memory import peak_allocated_bytes
+from seqckpt.memory import peak_allocated_bytes, time_step
 from seqckpt.models import (
     FrameTransform,
     PerFrame,
@@ -62,7 +61,7 @@ def measure(encoder_name: str, num_frames: int, pixels: int, repeats: int) -> li
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(repeats):
         for name, model in models.items():
-            seconds[name].append(_time(_step_of(model, frames, targets)))
+            seconds[name].append(time_step(_step_of(model, frames, targets), device))
     records = []
     for name, model in models.items():
         model.zero_grad(set_to_none=True)
@@ -79,14 +78,6 @@ def _step_of(model: VideoModel, frames: torch.Tensor, targets: torch.Tensor) -> 
 
     model.zero_grad(set_to_none=True)
     return step
-
-
-def _time(step: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    step()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
 
 
 def main(arguments: Sequence[str]) -> int:

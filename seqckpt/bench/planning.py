@@ -24,7 +24,17 @@ import torch
 from seqckpt.atomic import write_text
 from seqckpt.bench.peak_memory import build_model
 from seqckpt.core import Schedule
-from seqckpt.memory import Costs, Fixed, Sample, measure, peak_allocated_bytes, predict_plain, smallest_budget, solve
+from seqckpt.memory import (
+    Costs,
+    Fixed,
+    Sample,
+    measure,
+    peak_allocated_bytes,
+    predict_plain,
+    smallest_budget,
+    solve,
+    time_step,
+)
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
@@ -84,7 +94,7 @@ def _measure(model: Any, sample: Sample, costs: Costs, budget: int, *, num_steps
     seconds: dict[str, list[float]] = {way: [] for way in schedules}
     for _ in range(num_steps):
         for way, schedule in schedules.items():
-            seconds[way].append(_time(_step_of(model, sample, schedule)))
+            seconds[way].append(time_step(_step_of(model, sample, schedule), next(model.parameters()).device))
     there = costs.parameter_bytes + costs.frame_bytes
     for way, schedule in schedules.items():
         peak = there + peak_allocated_bytes(_step_of(model, sample, schedule), next(model.parameters()).device)
@@ -103,14 +113,6 @@ def _step_of(model: Any, sample: Sample, schedule: Schedule) -> Callable[[], Non
     schedule.apply(model)
     model.zero_grad(set_to_none=True)
     return step
-
-
-def _time(step: Callable[[], None]) -> float:
-    started = time.perf_counter()
-    step()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - started
 
 
 def _describe(record: dict[str, Any]) -> str:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
-
-import torch
 
 from seqckpt import build, training
 from seqckpt.atomic import write_text
@@ -17,7 +14,7 @@ from seqckpt.cli.command import Command
 from seqckpt.config import Config, load_config, write_config
 from seqckpt.core import Schedule
 from seqckpt.errors import UsageError
-from seqckpt.memory import peak_allocated_bytes, predict_plain, smallest_budget, solve
+from seqckpt.memory import peak_allocated_bytes, predict_plain, smallest_budget, solve, time_step
 from seqckpt.plots import PlanPoint, plot_trade_off
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
@@ -101,11 +98,7 @@ def _measure(planning: build.Planning, row: _Row) -> None:
     seconds = []
     for _ in range(_NUM_STEPS):
         model.zero_grad(set_to_none=True)
-        started = time.perf_counter()
-        step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds.append(time.perf_counter() - started)
+        seconds.append(time_step(step, device))
     model.zero_grad(set_to_none=True)
     row.measured_step_seconds = median(seconds)
     there = planning.resident_bytes + planning.costs.optimiser_bytes

@@ -14,7 +14,7 @@ from seqckpt import build, training
 from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command
 from seqckpt.config import Config, load_config, write_config
-from seqckpt.memory import Sample
+from seqckpt.data import Clip
 from seqckpt.models import VideoModel
 from seqckpt.units import format_bytes, format_seconds
 
@@ -36,7 +36,7 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     model.to(device)
     optimiser = build.build_optimiser(model, config)
     clips = videos.clips(config.data.clip_length)
-    config, budget = _plan(config, model, build.take_largest_batch(config, clips), optimiser, path)
+    config, budget = _plan(config, model, clips, optimiser, path)
     print(_describe(config, videos, device, path), flush=True)
     with training.open_run_directory(path):
         write_text(path / "config.yaml", write_config(config))
@@ -64,7 +64,7 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
 
 
 def _plan(
-    config: Config, model: VideoModel, sample: Sample, optimiser: torch.optim.Optimizer, path: Path
+    config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer, path: Path
 ) -> tuple[Config, training.Budget | None]:
     """Choose and set a schedule where there is a budget; the configuration returned has it filled in.
 
@@ -72,7 +72,7 @@ def _plan(
     """
     if config.memory.budget is None or not build.is_open_to_plan(config.memory):
         return config, None
-    planning = build.Planning(config, model, sample, optimiser)
+    planning = build.Planning(config, model, build.take_largest_batch(config, clips), optimiser)
     schedule = planning.choose()
     schedule.apply(model)
     print(f"planned for {format_bytes(planning.budget_bytes)}: {schedule}", flush=True)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from seqckpt.memory.allocated import AllocationRecord, peak_allocated_bytes
+from seqckpt.memory.clock import time_step
 from seqckpt.memory.cost_model import predict
 from seqckpt.memory.costs import Costs, Prediction
 from seqckpt.memory.peak_meter import PeakMeter
-from seqckpt.memory.planner import (
-    Fixed,
-    hold_chunk_size,
-    measure,
-    plan_schedule,
-    predict_plain,
-    resolve_budget,
-    smallest_budget,
-    solve,
-)
+from seqckpt.memory.planner import hold_chunk_size, measure, plan_schedule, resolve_budget
 from seqckpt.memory.sample import Sample
+from seqckpt.memory.search import Fixed, predict_plain, smallest_budget, solve
 from seqckpt.memory.suggest import (
     SuggestedCheckpoints,
     apply_suggestions,
@@ -51,5 +44,6 @@ __all__ = [
     "smallest_budget",
     "solve",
     "suggest_checkpoint_location",
+    "time_step",
     "trace_memory",
 ]

@@ -6,9 +6,8 @@ record and saved-tensor hooks. Marks in backward are set by hooks on the graph's
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,43 +15,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_flatten
 
 from seqckpt.memory.allocated import AllocationRecord
+from seqckpt.memory.clock import Clock, repeat_for_a_moment
 from seqckpt.memory.costs import Curve, StageCosts
 
-__all__ = ["Clock", "measure_stages", "repeat_for_a_moment"]
-
-T = TypeVar("T")
-
-
-def repeat_for_a_moment(run: Callable[[], T], *, seconds: float = 0.06, least: int = 2, most: int = 10) -> list[T]:
-    """Results of some runs, all of them within about so many seconds: what is short is noisy, and cheap to repeat."""
-    started, results = time.perf_counter(), [run()]
-    while len(results) < least or (len(results) < most and time.perf_counter() - started < seconds):
-        results.append(run())
-    return results
-
-
-class Clock:
-    """Time stamps in a row of work: on CUDA events in the stream, read at the end, so that nothing waits for them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.is_cuda = device.type == "cuda"
-        self.stamps: list[Any] = []
-
-    def mark(self) -> None:
-        if self.is_cuda:
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self.stamps.append(event)
-        else:
-            self.stamps.append(time.perf_counter())
-
-    def seconds(self) -> list[float]:
-        """Between each stamp and the next."""
-        pairs = zip(self.stamps, self.stamps[1:], strict=False)
-        if not self.is_cuda:
-            return [b - a for a, b in pairs]
-        torch.cuda.synchronize()
-        return [a.elapsed_time(b) / 1000 for a, b in pairs]
+__all__ = ["measure_stages"]
 
 
 def measure_stages(

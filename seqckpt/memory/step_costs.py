@@ -24,10 +24,11 @@ from seqckpt.core.schedule import Schedule
 from seqckpt.errors import UsageError
 from seqckpt.memory.allocated import peak_allocated_bytes
 from seqckpt.memory.as_found import as_found, without_gradients
+from seqckpt.memory.clock import repeat_for_a_moment, time_step
 from seqckpt.memory.cost_model import count_pieces, predict
 from seqckpt.memory.costs import Costs
 from seqckpt.memory.sample import Sample
-from seqckpt.memory.stage_costs import measure_stages, repeat_for_a_moment
+from seqckpt.memory.stage_costs import measure_stages
 from seqckpt.memory.tail_costs import measure_tail
 
 __all__ = ["measure_costs", "resident_bytes"]
@@ -173,11 +174,7 @@ def _time_steps(
 
     def timed() -> float:
         model.zero_grad(set_to_none=True)
-        started = time.perf_counter()
-        step()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - started
+        return time_step(step, device)
 
     return predict(known, schedule).step_seconds, min(repeat_for_a_moment(timed))
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map
 
 from seqckpt.memory.allocated import AllocationRecord
+from seqckpt.memory.clock import Clock, repeat_for_a_moment
 from seqckpt.memory.costs import TailCosts
 from seqckpt.memory.sample import Sample
-from seqckpt.memory.stage_costs import Clock, repeat_for_a_moment
 
 __all__ = ["measure_tail"]
 
