@@ -1,6 +1,7 @@
 """The layers of the package, held against every import in it: one table says which edges are allowed.
 
-    L4  cli  __main__  bench
+    L5  cli  __main__  bench
+    L4  inference              a trained run, used
     L3  build                  the only unit that knows both config and library
     L2  training
     L1  core  memory  models  data  metrics  plots
@@ -50,8 +51,9 @@ ALLOWED: dict[str, set[str]] = {
     "plots": PLAIN | {"atomic"},
     "training": ENGINE | APPLICATION | LIBRARY,
     "build": ENGINE | LIBRARY | {"config", "training"},
-    "bench": BELOW_APPLICATION,
-    "cli": BELOW_APPLICATION | {"bench"},
+    "inference": BELOW_APPLICATION,
+    "bench": BELOW_APPLICATION | {"inference"},
+    "cli": BELOW_APPLICATION | {"inference", "bench"},
     "__main__": {"cli"},
 }
 

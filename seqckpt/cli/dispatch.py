@@ -84,20 +84,25 @@ def _help(name: str | None) -> str:
     if name is None:
         listed = "\n".join(f"  {command.name:<12} {command.meaning}" for command in _COMMANDS.values())
         return (
-            f"usage: seqckpt COMMAND config=FILE [key=value ...]\n\n{listed}\n\nseqckpt COMMAND --help lists the keys."
+            f"usage: seqckpt COMMAND ... [key=value ...]\n\n{listed}\n\nseqckpt COMMAND --help says what it takes."
         )
     command = _COMMANDS[name]
-    usage = " ".join([f"usage: seqckpt {name} config=FILE [key=value ...]", *(f"[{flag}]" for flag in command.flags)])
-    flags = "".join(f"{flag:<12} {meaning}\n" for flag, meaning in command.flags.items())
+    usage = " ".join([f"usage: seqckpt {name} {command.usage}", *(f"[{flag}]" for flag in command.flags)])
+    named = {**{f"{name}=...": meaning for name, meaning in command.names.items()}, **command.flags}
+    listed = "".join(f"{name:<16} {meaning}\n" for name, meaning in named.items())
     return f"""{usage} [--debug]
 
 {command.meaning}
-{flags}
-config=FILE is read first: a bare name is looked up in configs/, anything with a / is a path. Then come the other
-arguments, such as train.epochs=5 or data.split.test=[9-12]. --debug (or SEQCKPT_DEBUG=1) shows tracebacks.
+{listed}
+{_CHANGES if "run" in command.names else _CONFIG} --debug (or SEQCKPT_DEBUG=1) shows tracebacks.
 
 keys, with their defaults:
 {describe_keys()}"""
+
+
+_CONFIG = """config=FILE is read first: a bare name is looked up in configs/, anything with a / is a path. Then come the other
+arguments, such as train.epochs=5 or data.split.test=[9-12]."""
+_CHANGES = """Other arguments change the run's own configuration, such as data.root=/where/it/is/now or train.device=cpu."""
 
 
 def _show_warning(

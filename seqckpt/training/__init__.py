@@ -9,7 +9,7 @@ from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
 from seqckpt.training.optimiser import build_adamw, learning_rate_factor
 from seqckpt.training.results import draw_curves, write_results
 from seqckpt.training.run_directory import choose_run_path, open_run_directory
-from seqckpt.training.snapshot import load_snapshot, save_snapshot
+from seqckpt.training.snapshot import load_snapshot, load_weights, save_snapshot
 from seqckpt.training.trainer import Trainer, TrainSettings
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "inverse_frequency",
     "learning_rate_factor",
     "load_snapshot",
+    "load_weights",
     "open_run_directory",
     "predict_videos",
     "save_snapshot",

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from seqckpt.atomic import new_file
 from seqckpt.errors import SnapshotError
 
-__all__ = ["load_snapshot", "save_snapshot"]
+__all__ = ["load_snapshot", "load_weights", "save_snapshot"]
 
 
 def save_snapshot(path: Path, state: Mapping[str, Any]) -> None:
@@ -34,3 +35,24 @@ def load_snapshot(path: Path, *, device: torch.device | str = "cpu") -> dict[str
     except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise SnapshotError(f"the snapshot {path} is damaged or was not made by this program ({reason})") from error
+
+
+def load_weights(model: nn.Module, state: Mapping[str, Tensor], path: Path) -> None:
+    """Give a model the weights of a snapshot; raise SnapshotError, with the keys that differ, where it is another's."""
+    own = model.state_dict()
+    missing = [key for key in own if key not in state]
+    unknown = [key for key in state if key not in own]
+    other = [
+        f"{key} {tuple(state[key].shape)}, here {tuple(own[key].shape)}"
+        for key in own
+        if key in state and own[key].shape != state[key].shape
+    ]
+    kinds = {"not in the snapshot": missing, "not in the model": unknown, "of another shape": other}
+    if problems := [f"{kind}: {_shorten(keys)}" for kind, keys in kinds.items() if keys]:
+        raise SnapshotError(f"the snapshot {path} is that of another model: " + "; ".join(problems))
+    model.load_state_dict(dict(state))
+
+
+def _shorten(keys: list[str], most: int = 5) -> str:
+    rest = f" and {len(keys) - most} more" if len(keys) > most else ""
+    return ", ".join(keys[:most]) + rest

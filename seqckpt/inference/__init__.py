@@ -1,0 +1,8 @@
+"""What a trained run is used for: the model of a run, opened again.
+
+Above `build`, since it goes from a run's own configuration to its model.
+"""
+
+from seqckpt.inference.run import Run, find_run, open_run
+
+__all__ = ["Run", "find_run", "open_run"]
