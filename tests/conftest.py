@@ -52,3 +52,20 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("data") / "sample"
     make_sample(root, seed=1, num_videos=4, shortest_seconds=60, longest_seconds=70, progress=False)
     return root
+
+
+@pytest.fixture(scope="session")
+def run(sample: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a short run on the sample, called "trained"; tests must not write into it."""
+    from seqckpt.cli import main
+
+    parent = tmp_path_factory.mktemp("run")
+    here = os.getcwd()
+    os.chdir(parent)
+    try:
+        arguments = ["config=surgical_video.yaml", f"data.root={sample}", "run=trained", "train.epochs=2"]
+        split = ["data.split.train=[1,2]", "data.split.val=[3]", "data.split.test=[4]"]
+        assert main(["train", *arguments, *split, "data.image_size=32", "train.device=cpu"]) == 0
+    finally:
+        os.chdir(here)
+    return parent / "runs" / "trained"

@@ -49,9 +49,9 @@ def test_a_run_leaves_all_its_results(sample: Path) -> None:
         assert "model" in torch.load(run / name, weights_only=True)
     with open(run / "predictions" / "video04.csv", newline="") as file:
         rows = list(csv.reader(file))
-    assert len(rows[0]) == 4
+    assert len(rows[0]) == 3 + 7  # second, true and predicted phase, a probability for each of the seven
     assert 60 <= len(rows) - 1 <= 71  # one row per sampled second
-    assert all(0 <= float(row[3]) <= 1 for row in rows[1:])
+    assert all(sum(map(float, row[3:])) == pytest.approx(1, abs=1e-3) for row in rows[1:])
     right = sum(row[1] == row[2] for row in rows[1:])
     assert summary["test_accuracy"] == pytest.approx(right / (len(rows) - 1))
 

@@ -83,9 +83,7 @@ def _split_flags(command: Command, arguments: Sequence[str]) -> tuple[list[str],
 def _help(name: str | None) -> str:
     if name is None:
         listed = "\n".join(f"  {command.name:<12} {command.meaning}" for command in _COMMANDS.values())
-        return (
-            f"usage: seqckpt COMMAND ... [key=value ...]\n\n{listed}\n\nseqckpt COMMAND --help says what it takes."
-        )
+        return f"usage: seqckpt COMMAND ... [key=value ...]\n\n{listed}\n\nseqckpt COMMAND --help says what it takes."
     command = _COMMANDS[name]
     usage = " ".join([f"usage: seqckpt {name} {command.usage}", *(f"[{flag}]" for flag in command.flags)])
     named = {**{f"{name}=...": meaning for name, meaning in command.names.items()}, **command.flags}
@@ -100,9 +98,11 @@ keys, with their defaults:
 {describe_keys()}"""
 
 
-_CONFIG = """config=FILE is read first: a bare name is looked up in configs/, anything with a / is a path. Then come the other
+_CONFIG = """\
+config=FILE is read first: a bare name is looked up in configs/, anything with a / is a path. Then come the other
 arguments, such as train.epochs=5 or data.split.test=[9-12]."""
-_CHANGES = """Other arguments change the run's own configuration, such as data.root=/where/it/is/now or train.device=cpu."""
+_CHANGES = """\
+Other arguments change the run's own configuration, such as data.root=/where/it/is/now or train.device=cpu."""
 
 
 def _show_warning(

@@ -10,22 +10,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqckpt.data import Prefetched, Video
+from seqckpt.data import IGNORE_INDEX, Prefetched, Video
 from seqckpt.metrics import VideoScores, video_scores
 from seqckpt.models import VideoModel
 
-__all__ = ["VideoPrediction", "predict_videos", "score"]
+__all__ = ["IGNORE_INDEX", "VideoPrediction", "predict_videos", "score"]
 
 
 @dataclass(frozen=True)
 class VideoPrediction:
-    """One video's frames: time in seconds, true phase (-100: no label), predicted phase and its probability, (T,)."""
+    """One video's frames: time in seconds, true phase (-100: no label), predicted phase, (T,); probabilities (T, K)."""
 
     video_id: str
     seconds: NDArray[np.float64]
     truth: NDArray[np.int64]
     prediction: NDArray[np.int64]
-    probability: NDArray[np.float32]
+    probabilities: NDArray[np.float32]
 
 
 def predict_videos(model: VideoModel, videos: Sequence[Video], *, window: int) -> list[VideoPrediction]:
@@ -56,11 +56,11 @@ def _predict(model: VideoModel, video: Video, window: int) -> VideoPrediction:
     for start in range(0, len(frames), window):
         (logits,), state = model.predict([frames[start : min(start + window, len(frames))]], state)
         parts.append(logits.float().cpu())
-    probability, prediction = torch.cat(parts).softmax(dim=-1).max(dim=-1)
+    probabilities = torch.cat(parts).softmax(dim=-1)
     return VideoPrediction(
         video_id=video.video_id,
         seconds=video.seconds,
         truth=video.phases.numpy(),
-        prediction=prediction.numpy(),
-        probability=probability.numpy(),
+        prediction=probabilities.argmax(dim=-1).numpy(),
+        probabilities=probabilities.numpy(),
     )

@@ -32,8 +32,8 @@ from seqckpt.training.evaluation import predict_videos, score
 from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
 from seqckpt.training.optimiser import learning_rate_factor
 from seqckpt.training.records import Progress, Totals, describe_epoch, describe_step
-from seqckpt.training.results import write_table
 from seqckpt.training.snapshot import load_snapshot, save_snapshot
+from seqckpt.training.tables import write_table
 
 __all__ = ["TrainSettings", "Trainer"]
 
