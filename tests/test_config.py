@@ -153,7 +153,7 @@ def test_what_is_written_loads_again_to_an_equal_config(tmp_path: Path) -> None:
         ("data.clip_length=0", "data.clip_length=0 (command line): expected a number of at least 1"),
         ("data.clip_length=long", "data.clip_length=long (command line): expected a number, or one of video"),
         ("data.clip_length=2.5", "data.clip_length=2.5 (command line): expected a whole number or a text"),
-        ("data.order=random", "data.order=random (command line): expected one of shuffled, sequential"),
+        ("data.order=random", "data.order=random (command line): expected one of auto, shuffled, sequential"),
         ("data.augment.flip=2", "data.augment.flip=2.0 (command line): expected a number of at least 0 and of at most"),
         ("memory.enabled=maybe", "memory.enabled=maybe (command line): expected true or false"),
         ("train.lr=nan", "train.lr=nan (command line): expected a number above 0"),

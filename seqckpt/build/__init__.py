@@ -18,6 +18,7 @@ from seqckpt.build.model import (
     build_settings,
     check_image_size,
     choose_device,
+    compile_encoder,
     find_unusable_names,
     list_class_weights,
     set_class_weights,
@@ -25,6 +26,7 @@ from seqckpt.build.model import (
     with_schedule,
 )
 from seqckpt.build.planning import Planning, is_open_to_plan, take_largest_batch
+from seqckpt.build.resuming import check_resumable
 
 __all__ = [
     "Planning",
@@ -34,10 +36,12 @@ __all__ = [
     "build_schedule",
     "build_settings",
     "check_image_size",
+    "check_resumable",
     "choose_device",
     "choose_phase_names",
     "choose_videos",
     "choose_window",
+    "compile_encoder",
     "count_phases",
     "estimate_frame_cache",
     "examine_videos",

@@ -17,7 +17,7 @@ from seqckpt.build.data import choose_phase_names, choose_window
 from seqckpt.config import Config, MemoryConfig, ModelConfig
 from seqckpt.core import ChunkedEncoder, Keep, Schedule, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Video, count_classes, find_format
-from seqckpt.errors import ConfigError, DataError
+from seqckpt.errors import ConfigError, DataError, UsageError
 from seqckpt.models import (
     FrameTransform,
     NoRecurrence,
@@ -26,9 +26,11 @@ from seqckpt.models import (
     VideoModel,
     apply_batch_norm_policy,
     build_encoder,
+    freeze_until,
     list_encoders,
 )
-from seqckpt.training import TrainSettings, build_adamw, inverse_frequency
+from seqckpt.training import TrainSettings, inverse_frequency
+from seqckpt.training import build_optimiser as build_optimiser_of
 
 __all__ = [
     "build_model",
@@ -37,6 +39,7 @@ __all__ = [
     "build_settings",
     "check_image_size",
     "choose_device",
+    "compile_encoder",
     "find_unusable_names",
     "list_class_weights",
     "set_class_weights",
@@ -87,17 +90,19 @@ def choose_device(name: str) -> torch.device:
 def build_model(config: Config) -> VideoModel:
     """Build the model with the first weights that `train.seed` gives, the same with and without `memory.enabled`."""
     torch.manual_seed(config.train.seed)
-    encoder, num_features = _build_encoder(config.model)
+    encoder, num_features = _build_encoder(config)
     rnn, hidden_size = _build_rnn(config.model, num_features)
     decoder = nn.Linear(hidden_size, len(choose_phase_names(config.data)))
     criterion = nn.CrossEntropyLoss(ignore_index=-100)
     transform = FrameTransform()
     if not config.memory.enabled:
-        return VideoModel(PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion))
+        plain = PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion)
+        return VideoModel(*plain, truncate=config.train.truncate)
     model = VideoModel(
         ChunkedEncoder(encoder, _CHUNK_SIZE, transform=transform),
         rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, _SEGMENT_LENGTH),
         SegmentedLoss(decoder, criterion, _SEGMENT_LENGTH),
+        truncate=config.train.truncate,
     )
     try:
         build_schedule(config.memory).apply(model)
@@ -170,33 +175,65 @@ def weigh_classes(rule: str, counts: torch.Tensor | None) -> torch.Tensor | None
     return inverse_frequency(counts) if rule == "inverse_frequency" and counts is not None and counts.any() else None
 
 
-def build_optimiser(model: VideoModel, config: Config) -> torch.optim.AdamW:
-    """Build AdamW over the model's trainable parameters."""
-    return build_adamw(model, lr=config.train.lr, weight_decay=config.train.weight_decay)
-
-
-def build_settings(config: Config) -> TrainSettings:
-    """Collect the plain numbers that the trainer needs."""
+def build_optimiser(model: VideoModel, config: Config) -> torch.optim.Optimizer:
+    """Build the optimiser over the model's trainable parameters."""
     train = config.train
-    return TrainSettings(
-        num_epochs=train.epochs,
-        batch_size=train.batch_size,
+    factors = {"encoder": train.lr_factor.encoder, "rnn": train.lr_factor.rnn, "head": train.lr_factor.decoder}
+    return build_optimiser_of(
+        model,
+        train.optimiser,
         lr=train.lr,
-        warmup=train.warmup,
-        clip_norm=train.clip_norm,
-        seed=train.seed,
-        validation_window=choose_window(config.data),
-        order=config.data.order,
-        augmentation=Augmentation(**vars(config.data.augment)),
-        num_workers=config.data.num_workers,
+        weight_decay=train.weight_decay,
+        momentum=train.momentum,
+        lr_factors=factors,
     )
 
 
-def _build_encoder(model: ModelConfig) -> tuple[nn.Module, int]:
+def compile_encoder(model: VideoModel) -> None:
+    """Let torch compile the encoder at its first call; weights keep their names."""
+    model.encoder.get_submodule("encoder").compile()
+
+
+def build_settings(config: Config) -> TrainSettings:
+    """Collect the plain values that the trainer needs."""
+    train, data = config.train, config.data
+    carry = train.bptt == "carry"
+    return TrainSettings(
+        num_epochs=train.epochs,
+        batch_size=train.batch_size,
+        accumulate=train.accumulate,
+        lr=train.lr,
+        warmup=train.warmup,
+        schedule=train.schedule,
+        clip_norm=train.clip_norm,
+        seed=train.seed,
+        validation_window=choose_window(data),
+        order=("sequential" if carry else "shuffled") if data.order == "auto" else data.order,
+        carry=carry,
+        augmentation=Augmentation(**vars(data.augment)),
+        num_workers=data.num_workers,
+        precision=train.precision,
+        averaging=train.ema,
+        skip_not_finite=train.on_nan == "skip",
+        save_minutes=train.save_minutes,
+        tensorboard=train.tensorboard,
+    )
+
+
+def _build_encoder(config: Config) -> tuple[nn.Module, int]:
     """Return the network per frame and the number of its features."""
-    encoder = build_encoder(model.encoder, weights=model.weights)
+    settings = config.model
+    encoder = build_encoder(settings.encoder, weights=settings.weights)
     num_features = cast(int, encoder.num_features)
-    return apply_batch_norm_policy(encoder, model.batch_norm), num_features
+    if settings.frozen_until is not None:
+        try:
+            freeze_until(encoder, settings.frozen_until)
+        except UsageError as error:
+            raise ConfigError(f"model.frozen_until={settings.frozen_until}: {error}") from error
+    apply_batch_norm_policy(encoder, settings.batch_norm)
+    if config.train.channels_last:
+        encoder.to(memory_format=torch.channels_last)
+    return encoder, num_features
 
 
 def _build_rnn(model: ModelConfig, num_features: int) -> tuple[nn.Module, int]:

@@ -1,6 +1,7 @@
 """The command line: `seqckpt <command> config=... [key=value ...]`.
 
-A mistake of the user's is one message on stderr and exit code 2; training that cannot go on is 1; Ctrl-C is 130.
+A mistake of the user's is one message on stderr and exit code 2; training that cannot go on is 1; Ctrl-C is 130, and
+SIGTERM 143.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             print(f"error: {error}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
         if debug:
             traceback.print_exc()
         print("interrupted", file=sys.stderr)
-        return 130
+        return getattr(error, "exit_code", 130)
     except Exception as error:  # not foreseen: still no traceback in a user's face, but the way to one
         if debug:
             traceback.print_exc()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,71 @@ __all__ = ["TRAIN"]
 def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     """Train a model on the training videos, choose the best epoch by the validation videos, and score the test ones."""
     started = time.perf_counter()
-    config_name, config = load_config(arguments, find_more=build.find_unusable_names)
-    path = training.choose_run_path(config.run, config_name)
+    config_name, config = load_config(_name_config(arguments), find_more=build.find_unusable_names)
+    origin = _find_origin(config, config_name)
+    path = origin.folder if origin else training.choose_run_path(config.run, config_name, may_be_begun=_is_auto(config))
+    with training.deterministic(config.train.deterministic):
+        summary = _run(config_name, config, path, origin, started=started)
+    over = "mean over 1 video" if summary["num_test_videos"] == 1 else f"means over {summary['num_test_videos']} videos"
+    print(
+        f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} ({over}), "
+        f"{format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
+    )
+    return 0
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """What a run goes on from: its folder, and a snapshot of it."""
+
+    folder: Path
+    snapshot: Path
+    state: Mapping[str, Any]
+
+
+def _name_config(arguments: Sequence[str]) -> list[str]:
+    """Add the configuration of the run that is resumed, where none is given."""
+    named = {text.partition("=")[0]: text.partition("=")[2] for text in arguments}
+    if "config" in named or named.get("resume") in (None, "", "auto", "null"):
+        return list(arguments)
+    folder = training.find_run(_folder_of(named["resume"]))
+    return [f"config={(folder / 'config.yaml').absolute()}", *arguments]
+
+
+def _folder_of(resume: str) -> str:
+    return str(Path(resume).parent) if resume.endswith(".pt") else resume
+
+
+def _is_auto(config: Config) -> bool:
+    return config.resume == "auto"
+
+
+def _find_origin(config: Config, config_name: str) -> _Origin | None:
+    """Load what `resume` asks for; None where a run is to begin anew. The configuration is held against it."""
+    if config.resume is None:
+        return None
+    if _is_auto(config):
+        folder = training.find_resumable(config.run, config_name)
+        if folder is None:
+            return None
+    else:
+        folder = training.find_run(_folder_of(config.resume))
+    snapshot = Path(config.resume) if config.resume.endswith(".pt") else folder / "last.pt"
+    state = training.load_snapshot(snapshot) if config.resume.endswith(".pt") else training.load_last(folder)
+    config.resume = None  # so that the run's own configuration begins and goes on alike
+    config.data.phase_names = build.choose_phase_names(config.data)
+    differing = build.check_resumable(state["config"], config)
+    print(f"goes on with {folder} after step {state['progress']['step']}", flush=True)
+    if differing:
+        print("with other settings from here on:\n" + "\n".join(f"  {line}" for line in differing), flush=True)
+    return _Origin(folder, snapshot, state)
+
+
+def _run(config_name: str, config: Config, path: Path, origin: _Origin | None, *, started: float) -> dict[str, Any]:
+    """Read the data, build or rebuild what is trained, train it to its end, and write the results."""
+    config.resume = None
+    if config.train.tensorboard:
+        training.check_tensorboard()
     device = build.choose_device(config.train.device)
     phase_names = config.data.phase_names = build.choose_phase_names(config.data)  # so that the run says them
     ids = build.choose_videos(config.data)
@@ -36,31 +100,33 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     model.to(device)
     optimiser = build.build_optimiser(model, config)
     clips = videos.clips(config.data.clip_length)
+    asked = write_config(config)
     config, budget = _plan(config, model, clips, optimiser, path)
+    if config.train.compile:
+        build.compile_encoder(model)
     print(_describe(config, videos, device, path), flush=True)
-    with training.open_run_directory(path):
+    with training.open_run_directory(path, may_exist=True):
         write_text(path / "config.yaml", write_config(config))
         trainer = training.Trainer(
             model,
             optimiser,
             build.build_settings(config),
             folder=path,
-            num_phases=len(phase_names),
-            extra={"phase_names": phase_names, "config": write_config(config)},
+            phase_names=phase_names,
+            extra={"phase_names": phase_names, "config": asked, "config_name": config_name},
             budget=budget,
         )
+        if origin is not None:
+            trainer.load(origin.state, origin.snapshot)
+        training.note_environment(path, device, step=trainer.progress.step)
         try:
             trainer.fit(clips, videos.val)
-        except KeyboardInterrupt:
-            print(f"saved {path / 'last.pt'} after step {trainer.progress.step}", file=sys.stderr)
+        except training.Stopped as stop:
+            if not stop.at_once:
+                where = f"{path / 'last.pt'} after step {trainer.progress.step}"
+                print(f"saved {where}; resume={path} goes on from there", file=sys.stderr)
             raise
-        summary = _finish(trainer, config_name, config, videos, started=started)
-    over = "mean over 1 video" if len(videos.test) == 1 else f"means over {len(videos.test)} videos"
-    print(
-        f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} ({over}), "
-        f"{format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
-    )
-    return 0
+        return _finish(trainer, config_name, config, videos, started=started)
 
 
 def _plan(
@@ -91,10 +157,10 @@ def _finish(
     trainer: training.Trainer, config_name: str, config: Config, videos: build.Videos, *, started: float
 ) -> dict[str, Any]:
     """Score the best epoch on the test videos, write all results, and return the summary."""
-    phase_names = build.choose_phase_names(config.data)
+    phase_names = trainer.phase_names
     trainer.load_best()
     predictions = training.predict_videos(trainer.model, videos.test, window=build.choose_window(config.data))
-    scores = training.score(predictions, trainer.num_phases)
+    scores = training.score(predictions, len(phase_names))
     progress = trainer.progress
     training.draw_curves(trainer.folder, progress.records)
     summary: dict[str, Any] = {
@@ -111,6 +177,7 @@ def _finish(
         "phase_frames": build.count_phases(videos, phase_names),
         "phase_weights": build.list_class_weights(trainer.model),
         "num_steps": progress.step,
+        "num_skipped_steps": progress.of_run.num_skipped,
         "frames_per_second": progress.of_run.num_frames / progress.of_run.seconds,
         "waiting_share": progress.of_run.waiting_seconds / progress.of_run.seconds,
         "peak_memory_bytes": progress.of_run.peak_bytes or None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqckpt.config.files import config_folders, sample_root
-from seqckpt.config.load import describe_keys, load_config, write_config
+from seqckpt.config.load import describe_keys, list_values, load_config, read_config, write_config
 from seqckpt.config.schema import Config, DataConfig, MemoryConfig, ModelConfig, SplitConfig, TrainConfig
 
 __all__ = [
@@ -15,7 +15,9 @@ __all__ = [
     "TrainConfig",
     "config_folders",
     "describe_keys",
+    "list_values",
     "load_config",
+    "read_config",
     "sample_root",
     "write_config",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field
@@ -18,7 +19,7 @@ from seqckpt.config.schema import Config, list_keys
 from seqckpt.errors import ConfigError
 from seqckpt.units import parse_bytes
 
-__all__ = ["describe_keys", "load_config", "write_config"]
+__all__ = ["describe_keys", "list_values", "load_config", "read_config", "write_config"]
 
 _KEYS: dict[str, Field[Any]] = dict(list_keys())
 _COMMAND_LINE = "command line"
@@ -56,6 +57,21 @@ def load_config(
     if loaded.model.weights not in (None, "DEFAULT"):
         loaded.model.weights = _absolute(loaded.model.weights)
     return path.stem, loaded
+
+
+def read_config(text: str) -> Config:
+    """Read what `write_config` wrote; raise ConfigError for what this version does not know."""
+    try:
+        merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(text))
+        return cast(Config, OmegaConf.to_object(merged))
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"the configuration that was saved is one of another version: {reason}") from error
+
+
+def list_values(config: Config) -> dict[str, Any]:
+    """Return the value of every key, such as "train.lr"."""
+    return {key: functools.reduce(getattr, key.split("."), config) for key in _KEYS}
 
 
 def write_config(config: Config) -> str:
@@ -152,9 +168,20 @@ def _find_contradictions(values: Mapping[str, Any]) -> Iterator[str]:
     if dropout > 0 and values.get("model.num_layers") == 1 and values.get("model.rnn") != "none":
         yield f"model.dropout={dropout}: it acts between layers, so expected model.num_layers of at least 2"
     yield from _find_impossible_memory(values)
+    yield from _find_impossible_bptt(values)
     names = values.get("data.phase_names")
     if names is not None and (len(set(names)) != len(names) or len(names) < 2):
         yield f"data.phase_names={names}: expected at least two names, each of them once"
+
+
+def _find_impossible_bptt(values: Mapping[str, Any]) -> Iterator[str]:
+    bptt, truncate, order = (values.get(key) for key in ("train.bptt", "train.truncate", "data.order"))
+    if (bptt == "truncated") != (truncate is not None):
+        yield f"train.bptt={bptt}, train.truncate={show(truncate)}: expected both, truncated and a length, or neither"
+    if bptt == "carry" and order == "shuffled":
+        yield "train.bptt=carry, data.order=shuffled: state is carried in sequential order only; expected auto"
+    if bptt in ("carry", "truncated") and values.get("model.rnn") == "none":
+        yield f"train.bptt={bptt}, model.rnn=none: without a network over time there is no state"
 
 
 def _find_impossible_memory(values: Mapping[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ __all__ = [
     "AugmentConfig",
     "Config",
     "DataConfig",
+    "LearningRateFactors",
     "MemoryConfig",
     "ModelConfig",
     "SplitConfig",
@@ -102,10 +103,10 @@ class DataConfig:
         500, "frames that one loss is computed over; video: whole videos", choices=("video",), at_least=1
     )
     order: str = _key(
-        "shuffled",
-        "shuffled: clips in random order; sequential: videos from start to end, train.batch_size of them side by side "
-        "(no state is carried from clip to clip yet)",
-        choices=("shuffled", "sequential"),
+        "auto",
+        "shuffled: clips in random order; sequential: videos from start to end, train.batch_size of them side by side; "
+        "auto: sequential where train.bptt=carry, else shuffled",
+        choices=("auto", "shuffled", "sequential"),
     )
     phase_names: list[str] | None = _key(None, "names of the phases, in the order of their ids; null: the format's own")
     ignored_labels: list[str] = _key([], "what annotations write where there is no label, such as -1")
@@ -135,6 +136,9 @@ class DataConfig:
 class ModelConfig:
     encoder: str = _key("small", "network per frame: small, or one of torchvision's, such as resnet18, convnext_tiny")
     weights: str | None = _key(None, "encoder's first weights: null (random), DEFAULT (torchvision's), or a file")
+    frozen_until: str | None = _key(
+        None, "encoder's stages up to and with this one are not trained, such as layer2; all: none is"
+    )
     batch_norm: str = _key("frozen", "what batch norm layers become", choices=("frozen", "group", "chunk"))
     rnn: str = _key("lstm", "network over time; none: each frame by itself", choices=("lstm", "gru", "rnn", "none"))
     hidden_size: int = _key(128, "size of the hidden state of lstm, gru, rnn", at_least=1)
@@ -166,16 +170,55 @@ class MemoryConfig:
 
 
 @dataclass
+class LearningRateFactors:
+    """Factors of train.lr for the parts of the model."""
+
+    encoder: float = _key(1.0, "factor of train.lr for the encoder", above=0)
+    rnn: float = _key(1.0, "factor of train.lr for the network over time", above=0)
+    decoder: float = _key(1.0, "factor of train.lr for the decoder", above=0)
+
+
+@dataclass
 class TrainConfig:
     epochs: int = _key(20, "times that every training clip is seen", at_least=1)
-    batch_size: int = _key(1, "clips per step", at_least=1)
-    lr: float = _key(1e-3, "highest learning rate of AdamW", above=0)
+    batch_size: int = _key(1, "clips that go through the model together", at_least=1)
+    accumulate: int = _key(1, "batches that a step adds up: the gradient of all their clips in one batch", at_least=1)
+    bptt: str = _key(
+        "full",
+        "full: exact gradients over each clip; carry: clips of a video in order, state handed on without gradient; "
+        "truncated: gradients within the clip end every train.truncate frames",
+        choices=("full", "carry", "truncated"),
+    )
+    truncate: int | None = _key(None, "frames after which gradients end, with train.bptt=truncated", at_least=1)
+    optimiser: str = _key("adamw", "adamw or sgd (with momentum)", choices=("adamw", "sgd"))
+    lr: float = _key(1e-3, "highest learning rate", above=0)
+    lr_factor: LearningRateFactors = field(default_factory=LearningRateFactors)
+    schedule: str = _key(
+        "cosine", "how the learning rate falls after its rise", choices=("cosine", "linear", "constant")
+    )
     warmup: float = _key(0.05, "share of all steps in which the learning rate rises", at_least=0, below=1)
-    weight_decay: float = _key(0.01, "decoupled weight decay of matrices and kernels", at_least=0)
+    weight_decay: float = _key(0.01, "decay of matrices and kernels (AdamW: decoupled)", at_least=0)
+    momentum: float = _key(0.9, "momentum of sgd", at_least=0, below=1)
     clip_norm: float | None = _key(1.0, "longest gradient (2-norm over all parameters); null: no limit", above=0)
+    ema: float | None = _key(
+        None, "decay, such as 0.999, of the average of weights that is validated and kept; null: none", above=0, below=1
+    )
     class_weights: str = _key("none", "weights of phases in the loss", choices=("none", "inverse_frequency"))
+    precision: str = _key("float32", "bf16, fp16: mixed precision, by autocast", choices=("float32", "bf16", "fp16"))
+    compile: bool = _key(False, "true: torch.compile the encoder")
+    channels_last: bool = _key(False, "true: the encoder's kernels and pictures in channels-last memory format")
+    on_nan: str = _key(
+        "stop",
+        "if loss or gradient is not finite, stop: with the clip named; skip: leave that step out",
+        choices=("stop", "skip"),
+    )
+    save_minutes: float | None = _key(
+        10.0, "minutes after which last.pt is saved within an epoch; null: only after each epoch", above=0
+    )
     seed: int = _key(0, "first weights, order of clips and dropout follow from it", at_least=0, at_most=2**32 - 1)
+    deterministic: bool = _key(False, "true: only kernels that repeat bit for bit, slower on GPUs")
     device: str = _key("auto", "auto, cpu, cuda or cuda:N")
+    tensorboard: bool = _key(False, "true: write TensorBoard's files into the run, too")
 
 
 @dataclass
@@ -183,6 +226,10 @@ class Config:
     """A whole run. The sections are read by `seqckpt.build`."""
 
     run: str | None = _key(None, "name of the results' folder in runs/; null: the config's name with date and time")
+    resume: str | None = _key(
+        None,
+        "go on with a run: its name or folder, a snapshot, or auto: the run of this config or name, if there is one",
+    )
     data: DataConfig = field(default_factory=DataConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)

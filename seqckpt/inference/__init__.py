@@ -3,6 +3,6 @@
 Above `build`, since it goes from a run's own configuration to its model.
 """
 
-from seqckpt.inference.run import Run, find_run, open_run
+from seqckpt.inference.run import Run, open_run
 
-__all__ = ["Run", "find_run", "open_run"]
+__all__ = ["Run", "open_run"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +10,11 @@ import torch
 
 from seqckpt import build, training
 from seqckpt.config import Config, load_config
-from seqckpt.errors import SnapshotError, UsageError
+from seqckpt.errors import SnapshotError
 from seqckpt.models import VideoModel
 
-__all__ = ["Run", "find_run", "open_run"]
+__all__ = ["Run", "open_run"]
 
-_RUNS = Path("runs")
 _SNAPSHOTS = ("best.pt", "last.pt")  # the best epoch, or the last where none could be validated
 
 
@@ -36,19 +34,6 @@ class Run:
         return next(self.model.parameters()).device
 
 
-def find_run(name: str | Path, *, parent: Path = _RUNS) -> Path:
-    """Return the folder of a run: a path, or a name under `parent`. Raises UsageError where neither is a run's."""
-    for folder in (Path(name).expanduser(), parent / name):
-        if (folder / "config.yaml").is_file():
-            return folder
-    if Path(name).expanduser().is_dir():
-        raise UsageError(f"run={name}: this folder holds no config.yaml, so it is not a run's")
-    known = sorted(path.parent.name for path in parent.glob("*/config.yaml"))
-    near = difflib.get_close_matches(str(name), known, n=1)
-    listed = f"did you mean {near[0]}?" if near else f"those in {parent} are: {', '.join(known) or '(none)'}"
-    raise UsageError(f"run={name}: there is no such run; expected a folder, or a name under {parent}; {listed}")
-
-
 def open_run(name: str | Path, *, changes: Sequence[str] = ()) -> Run:
     """Open a run by its folder or name, for prediction.
 
@@ -56,7 +41,7 @@ def open_run(name: str | Path, *, changes: Sequence[str] = ()) -> Run:
     train.device=cpu. Raises UsageError where there is no such run, ConfigError for what is wrong with a change, and
     SnapshotError where the weights are missing, damaged, or those of another model. Memory: the model.
     """
-    folder = find_run(name)
+    folder = training.find_run(name)
     fixed = ["model.weights=null"]  # the snapshot holds all weights; the file that they began from may be gone
     _, config = load_config(
         [f"config={(folder / 'config.yaml').absolute()}", *changes, *fixed], find_more=build.find_unusable_names

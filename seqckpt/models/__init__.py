@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seqckpt.models.batch_norm import FrozenBatchNorm, apply_batch_norm_policy, find_batch_norm
 from seqckpt.models.encoders import build_encoder, list_encoders
+from seqckpt.models.freezing import freeze_until
 from seqckpt.models.small_encoder import SmallEncoder
 from seqckpt.models.stages import StagedEncoder
 from seqckpt.models.transform import FrameTransform
@@ -21,5 +22,6 @@ __all__ = [
     "apply_batch_norm_policy",
     "build_encoder",
     "find_batch_norm",
+    "freeze_until",
     "list_encoders",
 ]

@@ -8,11 +8,12 @@ arguments and have the same `state_dict` keys, it computes the same numbers in l
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
+from torch.utils._pytree import tree_map_only
 
 from seqckpt.errors import UsageError
 from seqckpt.transparent import hide_in_state_dict
@@ -27,13 +28,20 @@ class VideoModel(nn.Module):
 
     `encoder(list of clips) -> list of features (t_i, D)`, `rnn(x (B, T, D), state) -> (hidden (B, T, H), state)` with
     `batch_first`, `head(hidden, targets (B, T)) -> scalar` with the child `head.decoder`.
+
+    With `truncate` the state is detached every so many time steps in training (truncated back-propagation through time,
+    Williams & Peng, 1990): the same outputs, but the gradient of a frame's loss ends where its stretch begins. Raises
+    UsageError for a network in both directions, which has no state to cut.
     """
 
-    def __init__(self, encoder: nn.Module, rnn: nn.Module, head: nn.Module) -> None:
+    def __init__(self, encoder: nn.Module, rnn: nn.Module, head: nn.Module, *, truncate: int | None = None) -> None:
         super().__init__()
         self.encoder = encoder
         self.rnn = rnn
         self.head = head
+        self.truncate = truncate
+        if truncate is not None and getattr(_core(rnn), "bidirectional", False):
+            raise UsageError(f"truncate={truncate}: a bidirectional network has no state that could be cut in time")
 
     def forward(self, frames: Sequence[Any], targets: Sequence[Tensor], state: Any = None) -> tuple[Tensor, Any]:
         """Return the loss over a batch of clips, a scalar, and the recurrent state at the end of the clips.
@@ -59,12 +67,22 @@ class VideoModel(nn.Module):
 
     def _run_rnn(self, features: Sequence[Tensor], lengths: list[int], state: Any) -> tuple[Tensor, Any]:
         padded = pad_sequence(list(features), batch_first=True)
+        if self.truncate is not None and self.training:
+            return self._run_truncated(padded, state)
         if len(set(lengths)) == 1 or not isinstance(_core(self.rnn), nn.RNNBase):
             return self.rnn(padded, state)
         # Packing keeps padding out of the backward direction, and makes each state the one at its clip's own end.
         packed = pack_padded_sequence(padded, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
         hidden, state = self.rnn(packed, state)
         return pad_packed_sequence(hidden, batch_first=True)[0], state
+
+    def _run_truncated(self, padded: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Padding comes last, so that it changes no output that counts; the state runs on over it."""
+        parts = []
+        for stretch in padded.split(cast(int, self.truncate), dim=1):
+            hidden, state = self.rnn(stretch, tree_map_only(Tensor, Tensor.detach, state))
+            parts.append(hidden)
+        return torch.cat(parts, dim=1), state
 
 
 def _check_lengths(frames: Sequence[Any], targets: Sequence[Tensor]) -> list[int]:

@@ -1,5 +1,6 @@
 """Pictures from plain records: results of training, and memory. They are drawn without pyplot, and appear whole."""
 
+from seqckpt.plots.confusion import plot_confusion
 from seqckpt.plots.memory import MemoryPoint, compare_traces, plot_peak_memory, plot_trace
 from seqckpt.plots.planning import PlanPoint, plot_trade_off
 from seqckpt.plots.results import Ribbon, phase_style, plot_curves, plot_ribbons
@@ -12,6 +13,7 @@ __all__ = [
     "Ribbon",
     "compare_traces",
     "phase_style",
+    "plot_confusion",
     "plot_curves",
     "plot_peak_memory",
     "plot_ribbons",

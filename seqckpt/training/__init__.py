@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from seqckpt.training.budget import Budget
 from seqckpt.training.class_weights import inverse_frequency
+from seqckpt.training.environment import note_environment
 from seqckpt.training.evaluation import VideoPrediction, predict_videos, score
-from seqckpt.training.interrupt import InterruptFlag, catch_interrupt
-from seqckpt.training.optimiser import build_adamw, learning_rate_factor
+from seqckpt.training.interrupt import Stopped
+from seqckpt.training.optimiser import build_optimiser, learning_rate_factor
 from seqckpt.training.prediction_files import prediction_rows, read_prediction, write_prediction
+from seqckpt.training.randomness import deterministic
 from seqckpt.training.results import draw_curves, write_results
-from seqckpt.training.run_directory import choose_run_path, open_run_directory
-from seqckpt.training.snapshot import load_snapshot, load_weights, save_snapshot
+from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory
+from seqckpt.training.run_log import check_tensorboard
+from seqckpt.training.settings import TrainSettings
+from seqckpt.training.snapshot import load_last, load_snapshot, load_weights, save_snapshot
 from seqckpt.training.tables import write_table
-from seqckpt.training.trainer import Trainer, TrainSettings
+from seqckpt.training.trainer import Trainer
 
 __all__ = [
     "Budget",
-    "InterruptFlag",
+    "Stopped",
     "TrainSettings",
     "Trainer",
     "VideoPrediction",
-    "build_adamw",
-    "catch_interrupt",
+    "build_optimiser",
+    "check_tensorboard",
     "choose_run_path",
+    "deterministic",
     "draw_curves",
+    "find_resumable",
+    "find_run",
     "inverse_frequency",
     "learning_rate_factor",
+    "load_last",
     "load_snapshot",
     "load_weights",
+    "note_environment",
     "open_run_directory",
     "predict_videos",
     "prediction_rows",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,17 +28,20 @@ class VideoPrediction:
     probabilities: NDArray[np.float32]
 
 
-def predict_videos(model: VideoModel, videos: Sequence[Video], *, window: int) -> list[VideoPrediction]:
+def predict_videos(
+    model: VideoModel, videos: Sequence[Video], *, window: int, before_each: Callable[[], object] = lambda: None
+) -> list[VideoPrediction]:
     """Predict every frame of the videos, one video after the other, in eval mode; the model's mode is put back.
 
     A video goes through in windows of that many frames, the recurrent state handed on from one to the next: the same
     as the whole video at once. Only two windows' frames are in memory: this one's, and the next one's being read.
+    `before_each` is called before each window, and may raise.
     """
     was_training = model.training
     model.eval()
     try:
         with torch.no_grad():
-            return [_predict(model, video, window) for video in videos]
+            return [_predict(model, video, window, before_each) for video in videos]
     finally:
         model.train(was_training)
 
@@ -49,11 +52,12 @@ def score(predictions: Sequence[VideoPrediction], num_phases: int) -> VideoScore
     return video_scores(truths, [entry.prediction for entry in predictions], num_phases)
 
 
-def _predict(model: VideoModel, video: Video, window: int) -> VideoPrediction:
+def _predict(model: VideoModel, video: Video, window: int, before_each: Callable[[], object]) -> VideoPrediction:
     state: Any = None
     parts = []
     frames = Prefetched(video.frames, turns_back=False)
     for start in range(0, len(frames), window):
+        before_each()
         (logits,), state = model.predict([frames[start : min(start + window, len(frames))]], state)
         parts.append(logits.float().cpu())
     probabilities = torch.cat(parts).softmax(dim=-1)

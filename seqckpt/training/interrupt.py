@@ -1,7 +1,8 @@
-"""Ctrl-C during training: noted, and acted upon between two steps, where everything can be saved."""
+"""Ctrl-C and a scheduler's SIGTERM: noted, and acted upon between two steps, where everything can be saved."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -9,41 +10,61 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-__all__ = ["InterruptFlag", "catch_interrupt"]
+__all__ = ["StopRequest", "Stopped", "catch_signals"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-class InterruptFlag:
-    """True once an interrupt has arrived."""
+class Stopped(KeyboardInterrupt):
+    """A run ends early because a signal asked for it: between two steps, or (`at_once`) in the middle of one.
+
+    `exit_code` is 128 and the signal's number, as shells and schedulers read it: 130 for SIGINT, 143 for SIGTERM.
+    """
+
+    def __init__(self, number: int, *, at_once: bool = False) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.exit_code = 128 + number
+        self.at_once = at_once
+
+
+class StopRequest:
+    """True once a signal has asked the run to stop; `number` is that signal's."""
 
     def __init__(self) -> None:
-        self._is_set = False
+        self.number: int | None = None
 
     def __bool__(self) -> bool:
-        return self._is_set
+        return self.number is not None
 
-    def set(self) -> None:
-        self._is_set = True
+    def check(self) -> None:
+        """Raise Stopped if a signal has arrived."""
+        if self.number is not None:
+            raise Stopped(self.number)
 
 
 @contextmanager
-def catch_interrupt() -> Iterator[InterruptFlag]:
-    """Within this context the first SIGINT sets the flag that is yielded; a second one raises KeyboardInterrupt.
+def catch_signals() -> Iterator[StopRequest]:
+    """Within this context the first SIGINT or SIGTERM is noted in what is yielded; a second one stops at once.
 
-    Outside the main thread signals cannot be caught, and the flag stays unset.
+    Outside the main thread signals cannot be caught, and nothing is ever noted.
     """
-    flag = InterruptFlag()
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield flag
+        yield request
         return
+    process = os.getpid()
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if flag:
-            raise KeyboardInterrupt
-        flag.set()
-        print("\ninterrupted: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
+        if os.getpid() != process:  # a worker of a loader, forked from here: Ctrl-C reaches it too
+            return
+        if request:
+            raise Stopped(number, at_once=True)
+        request.number = number
+        print("\nstopping: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:
-        yield flag
+        yield request
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,14 +10,44 @@ from datetime import datetime
 from pathlib import Path
 
 from seqckpt.errors import UsageError
+from seqckpt.training.snapshot import LAST, PREVIOUS
 
-__all__ = ["choose_run_path", "open_run_directory"]
+__all__ = ["RUNS", "choose_run_path", "find_resumable", "find_run", "open_run_directory"]
+
+RUNS = Path("runs")
 
 
-def choose_run_path(name: str | None, config_name: str, *, parent: Path = Path("runs")) -> Path:
+def find_run(name: str | Path, *, parent: Path = RUNS) -> Path:
+    """Return the folder of a run: a path, or a name under `parent`. Raises UsageError where neither is a run's."""
+    for folder in (Path(name).expanduser(), parent / name):
+        if (folder / "config.yaml").is_file():
+            return folder
+    if Path(name).expanduser().is_dir():
+        raise UsageError(f"run={name}: this folder holds no config.yaml, so it is not a run's")
+    known = sorted(path.parent.name for path in parent.glob("*/config.yaml"))
+    near = difflib.get_close_matches(str(name), known, n=1)
+    listed = f"did you mean {near[0]}?" if near else f"those in {parent} are: {', '.join(known) or '(none)'}"
+    raise UsageError(f"run={name}: there is no such run; expected a folder, or a name under {parent}; {listed}")
+
+
+def find_resumable(name: str | None, config_name: str, *, parent: Path = RUNS) -> Path | None:
+    """Return the run to go on with where nobody says which, or None where there is none.
+
+    That is `parent/name`, or without a name the last one of this configuration that has not come to its end.
+    """
+    if name is not None:
+        folders = [parent / name]
+    else:
+        begun = [path for path in parent.glob(f"{config_name}-*") if not (path / "summary.json").exists()]
+        folders = sorted(begun, key=lambda path: path.stat().st_mtime, reverse=True)
+    return next((path for path in folders if any((path / file).is_file() for file in (LAST, PREVIOUS))), None)
+
+
+def choose_run_path(name: str | None, config_name: str, *, parent: Path = RUNS, may_be_begun: bool = False) -> Path:
     """Return where a run will write: `parent/name`, or `parent/<config name>-<date and time>` where there is no name.
 
-    Nothing is made yet. Raises UsageError for a name that is taken, or that is no name of a folder.
+    Nothing is made yet. Raises UsageError for a name that is no name of a folder, or that is taken; with `may_be_begun`
+    a run that ended before its first snapshot may have it.
     """
     if name is None:
         stem = f"{config_name}-{datetime.now():%Y%m%d-%H%M%S}"
@@ -29,17 +60,20 @@ def choose_run_path(name: str | None, config_name: str, *, parent: Path = Path("
         raise UsageError(f"run={name!r} cannot name a folder: expected a plain name, such as run=first_try")
     if len(name.encode()) > 200:
         raise UsageError(f"run={name[:20]}...: a name of {len(name.encode())} bytes; expected at most 200")
-    if (parent / name).exists():
+    if (parent / name).exists() and not (may_be_begun and (parent / name / "config.yaml").exists()):
         raise UsageError(f"the run {parent / name} exists already: choose another name, or move that folder away")
     return parent / name
 
 
 @contextmanager
-def open_run_directory(path: Path) -> Iterator[Path]:
-    """Make the folder of a run; if the block fails before a snapshot was saved, take it away again."""
+def open_run_directory(path: Path, *, may_exist: bool = False) -> Iterator[Path]:
+    """Make the folder of a run; if the block fails before a snapshot was saved, take it away again.
+
+    With `may_exist` the folder may be there already.
+    """
     parent_is_new = not path.parent.exists()
     try:
-        path.mkdir(parents=True)
+        path.mkdir(parents=True, exist_ok=may_exist)
     except OSError as error:
         raise UsageError(f"the run's folder {path} cannot be made: {error}") from error
     try:

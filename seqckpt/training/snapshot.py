@@ -1,11 +1,14 @@
 """Snapshots: the saved state of a training run, whole or not there.
 
 A file is written beside its place, flushed to disk and renamed over the old one (atomic.py), so that whatever happens
-in between, a good file bears the name.
+in between, a good file bears the name. Of last.pt the one before is kept as previous.pt, should the last be damaged
+later on. What a snapshot holds is plain data and tensors, which `weights_only=True` loads.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,13 +20,49 @@ from torch import Tensor, nn
 from seqckpt.atomic import new_file
 from seqckpt.errors import SnapshotError
 
-__all__ = ["load_snapshot", "load_weights", "save_snapshot"]
+__all__ = ["LAST", "PREVIOUS", "load_last", "load_snapshot", "load_weights", "save_last", "save_snapshot"]
+
+LAST, PREVIOUS = "last.pt", "previous.pt"
+
+_log = logging.getLogger(__name__)
 
 
 def save_snapshot(path: Path, state: Mapping[str, Any]) -> None:
     """Save tensors, numbers, texts, lists and dicts at `path`; the file there before stays whole if that fails."""
     with new_file(path) as file:
         torch.save(dict(state), file)
+
+
+def save_last(folder: Path, state: Mapping[str, Any]) -> None:
+    """Save last.pt in a run's folder; when it is written, and not before, the one before becomes previous.pt.
+
+    Takes the room of three snapshots for a moment. Killed at any moment, last.pt or previous.pt is whole.
+    """
+    upcoming = folder / f".{LAST}.upcoming"
+    save_snapshot(upcoming, state)
+    if (folder / LAST).exists():
+        os.replace(folder / LAST, folder / PREVIOUS)
+    os.replace(upcoming, folder / LAST)
+
+
+def load_last(folder: Path, *, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Load last.pt of a run's folder; where it is damaged or missing, previous.pt, with a warning.
+
+    The damaged file is put aside as damaged.pt, so that it never takes the place of a good one. Raises SnapshotError,
+    with what is wrong with each, where neither can be loaded.
+    """
+    try:
+        return load_snapshot(folder / LAST, device=device)
+    except SnapshotError as error:
+        problem = error
+    try:
+        state = load_snapshot(folder / PREVIOUS, device=device)
+    except SnapshotError as error:
+        raise SnapshotError(f"{problem}; and {error}") from error
+    if (folder / LAST).exists():
+        os.replace(folder / LAST, folder / "damaged.pt")
+    _log.warning("%s; the one before is taken, %s", problem, folder / PREVIOUS)
+    return state
 
 
 def load_snapshot(path: Path, *, device: torch.device | str = "cpu") -> dict[str, Any]:

@@ -10,8 +10,8 @@ import torch
 
 from seqckpt.cli import main
 from seqckpt.errors import ConfigError, SnapshotError, UsageError
-from seqckpt.inference import find_run, open_run
-from seqckpt.training import load_snapshot
+from seqckpt.inference import open_run
+from seqckpt.training import find_run, load_snapshot
 
 
 def test_a_run_opens_with_its_best_weights(run: Path) -> None:

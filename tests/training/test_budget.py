@@ -109,10 +109,10 @@ def run(folder: Path, failing: Failing, *, with_budget: bool = True, **changes: 
     trainer.model.encoder.encoder.append(nn.Dropout(0.5))
     trainer.model.rnn.register_forward_pre_hook(failing)
     lines: list[str] = []
-    trainer.print_line = lines.append
+    trainer.log.print_line = lines.append
     replan = Replan(trainer.model)
     if with_budget:
-        trainer.budget = Budget(limit_bytes=10**12, resident_bytes=0, replan=replan)
+        trainer.stepper.budget = Budget(limit_bytes=10**12, resident_bytes=0, replan=replan)
     trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
     return trainer, lines, replan
 
@@ -141,7 +141,7 @@ def test_gradients_of_a_failed_backward_are_dropped(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path / "failing", num_epochs=1)
     trainer.model.encoder.encoder.append(nn.Dropout(0.5))
     trainer.model.rnn.register_forward_pre_hook(Failing(0, out_of_memory))
-    trainer.budget = Budget(limit_bytes=10**12, resident_bytes=0, replan=Replan(trainer.model))
+    trainer.stepper.budget = Budget(limit_bytes=10**12, resident_bytes=0, replan=Replan(trainer.model))
     left = [1]
 
     def fail(gradient: Tensor) -> None:
@@ -162,7 +162,9 @@ def test_gradients_of_a_failed_backward_are_dropped(tmp_path: Path) -> None:
 def test_memory_that_runs_out_for_good_names_the_clip_and_the_setting(
     tmp_path: Path, times: int, with_budget: bool
 ) -> None:
-    with pytest.raises(TrainingError, match=r"memory ran out in step 1, on video0\d frames \d+ to \d+") as caught:
+    with pytest.raises(
+        TrainingError, match=r"memory ran out in step 1 \(epoch 1\), on video0\d frames \d+ to \d+"
+    ) as caught:
         run(tmp_path / "run", Failing(times, out_of_memory), with_budget=with_budget, batch_size=2)
     for words in ("memory.budget", "memory.chunk_size", "train.batch_size", "data.clip_length", "CUDA out of memory"):
         assert words in str(caught.value)
@@ -181,7 +183,7 @@ def test_a_budget_that_nothing_meets_any_more_is_said(tmp_path: Path) -> None:
 
     trainer = make_trainer(tmp_path, num_epochs=1)
     trainer.model.rnn.register_forward_pre_hook(Failing(1, out_of_memory))
-    trainer.budget = Budget(limit_bytes=1, resident_bytes=0, replan=replan)
+    trainer.stepper.budget = Budget(limit_bytes=1, resident_bytes=0, replan=replan)
     with pytest.raises(BudgetError, match="cannot be met"):
         trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
 

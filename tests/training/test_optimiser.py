@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from seqckpt.errors import DataError
-from seqckpt.training import build_adamw, inverse_frequency, learning_rate_factor
+from seqckpt.training import build_optimiser, inverse_frequency, learning_rate_factor
 
 
 def test_an_absent_class_weighs_nothing_and_the_loss_is_finite() -> None:
@@ -30,7 +30,7 @@ def test_no_label_at_all_is_an_error() -> None:
 def test_biases_scales_and_frozen_parameters_do_not_decay() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.Linear(4, 2), nn.Linear(2, 2))
     model[3].requires_grad_(False)
-    decayed, others = build_adamw(model, lr=0.1, weight_decay=0.5).param_groups
+    decayed, others = build_optimiser(model, lr=0.1, weight_decay=0.5).param_groups
     assert (decayed["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
     assert {id(p) for p in decayed["params"]} == {id(model[0].weight), id(model[2].weight)}
     assert {id(p) for p in others["params"]} == {

@@ -15,7 +15,7 @@ from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Clip, Video, cut_clips
 from seqckpt.errors import TrainingError
 from seqckpt.models import FrameTransform, PerFrame, PlainLoss, SmallEncoder, VideoModel
-from seqckpt.training import Trainer, TrainSettings, build_adamw, load_snapshot, predict_videos
+from seqckpt.training import Trainer, TrainSettings, build_optimiser, load_snapshot, predict_videos
 
 NUM_PHASES = 3
 
@@ -55,10 +55,16 @@ def make_trainer(folder: Path, model: VideoModel | None = None, **changes: objec
     }
     model = model or make_model()
     settings = TrainSettings(**{**values, **changes})  # type: ignore[arg-type]
-    optimiser = build_adamw(model, lr=settings.lr, weight_decay=0.01)
+    optimiser = build_optimiser(model, lr=settings.lr, weight_decay=0.01)
     extra = {"phase_names": ["a", "b", "c"]}
     return Trainer(
-        model, optimiser, settings, folder=folder, num_phases=NUM_PHASES, extra=extra, print_line=lambda line: None
+        model,
+        optimiser,
+        settings,
+        folder=folder,
+        phase_names=["a", "b", "c"],
+        extra=extra,
+        print_line=lambda line: None,
     )
 
 
@@ -168,13 +174,13 @@ def test_a_video_is_predicted_alike_after_another() -> None:
 def clips_of_steps(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> list[list[Clip]]:
     """The clips of every step, as they are taken."""
     taken: list[list[Clip]] = []
-    step = trainer._step
+    forward = trainer.stepper._forward
 
-    def note(clips: list[Clip], num_steps: int) -> dict[str, object]:
+    def note(clips: list[Clip]) -> torch.Tensor:
         taken.append(clips)
-        return step(clips, num_steps)
+        return forward(clips)
 
-    monkeypatch.setattr(trainer, "_step", note)
+    monkeypatch.setattr(trainer.stepper, "_forward", note)
     return taken
 
 

@@ -1,0 +1,193 @@
+"""One optimiser step: forward and backward over its batches of clips, then clipping and the update.
+
+    for each batch:  loss = mean over the batch's labelled frames;  (loss * its share of the step's frames).backward()
+    unscale, clip, check that all is finite, update
+
+The shares make the sum over batches the mean over all labelled frames of the step, weighted as the criterion weighs
+them: the same gradient as all clips in one batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from seqckpt.data import IGNORE_INDEX, Clip
+from seqckpt.errors import TrainingError
+from seqckpt.models import VideoModel
+from seqckpt.training.budget import Budget, is_out_of_memory, run_within
+from seqckpt.training.carried_state import CarriedState
+from seqckpt.training.precision import Precision
+
+__all__ = ["Outcome", "Stepper", "name_clips"]
+
+
+@dataclass
+class Outcome:
+    """What a step came to: plain numbers. `skipped` says why no update was made, where none was."""
+
+    loss: float = 0.0
+    gradient_norm: float = float("nan")
+    num_labelled: int = 0
+    num_right: int = 0
+    num_frames: int = 0
+    skipped: str = ""
+    not_finite: list[Clip] = field(default_factory=list)
+
+
+class Stepper:
+    """Does optimiser steps on `model`.
+
+    Args:
+        clip_norm: longest gradient; None sets no limit.
+        carried: hands the recurrent state on along lanes.
+        budget: watches the first step's memory; `say` takes what it says.
+        skip_not_finite: leave a step out whose loss or gradient is not finite, rather than raise.
+    """
+
+    def __init__(
+        self,
+        model: VideoModel,
+        optimiser: Optimizer,
+        precision: Precision,
+        *,
+        clip_norm: float | None = None,
+        carried: CarriedState | None = None,
+        budget: Budget | None = None,
+        skip_not_finite: bool = False,
+        say: Callable[[str], object] = print,
+    ) -> None:
+        self.model = model
+        self.optimiser = optimiser
+        self.precision = precision
+        self.clip_norm = clip_norm
+        self.carried = carried
+        self.budget = budget
+        self.skip_not_finite = skip_not_finite
+        self.say = say
+        self._predicted: list[Tensor] = []
+        model.head.collect = self._collect  # type: ignore[assignment]
+
+    def run(self, planned: Sequence[Sequence[Clip]], loaded: Iterable[Sequence[Clip]], where: str) -> Outcome:
+        """Do one step over the batches `planned`, which `loaded` yields with their frames; `where` says which it is.
+
+        Raises TrainingError, with the clips named and no weight changed, where loss or gradient is not finite, or where
+        memory runs out.
+        """
+        clips = [clip for batch in planned for clip in batch]
+        buffers = [buffer.clone() for buffer in self.model.buffers()] if self.skip_not_finite else []
+        self.model.train()
+        with nullcontext() if self.budget is None else self.budget.watching(self.precision.device, self.say):
+            outcome = self._run_within_memory(loaded, self.weigh(clips), f"{where}, on {name_clips(clips)}")
+            self._update(outcome, f"{where}, on {name_clips(outcome.not_finite or clips)}")
+        self.optimiser.zero_grad(set_to_none=True)
+        if outcome.skipped:
+            self._undo(outcome, buffers)
+        return outcome
+
+    def _run_within_memory(self, loaded: Iterable[Sequence[Clip]], total: float, where: str) -> Outcome:
+        lanes = {} if self.carried is None else dict(self.carried.lanes)
+        if self.budget is not None and self.budget.is_open:
+            loaded = list(loaded)  # it may have to be run again
+
+        def start_again() -> None:
+            self.optimiser.zero_grad(set_to_none=True)
+            if self.carried is not None:
+                self.carried.lanes = lanes
+
+        try:
+            return run_within(
+                self.budget,
+                lambda: self._accumulate(loaded, total),
+                start_again=start_again,
+                device=self.precision.device,
+                say=self.say,
+            )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            raise TrainingError(
+                f"memory ran out {where}: {str(error).splitlines()[0]}\nGive memory.budget (such as "
+                "memory.budget=8GiB, or auto), lower it, or lower memory.chunk_size, train.batch_size or "
+                "data.clip_length"
+            ) from error
+
+    def _accumulate(self, batches: Iterable[Sequence[Clip]], total: float) -> Outcome:
+        """Add up the gradients of all batches, each with its share of the total weight."""
+        outcome = Outcome()
+        for clips in batches:
+            share = self.weigh(clips) / total if total else 1.0
+            loss = self._forward(clips)
+            value = loss.item()
+            if not math.isfinite(value):
+                outcome.not_finite += clips
+            outcome.loss += value * share
+            self._count(clips, outcome)
+            self.precision.backward(loss * share)
+        return outcome
+
+    def _update(self, outcome: Outcome, where: str) -> None:
+        """Clip the gradients and update the weights; note the norm in `outcome`, and why if nothing was updated."""
+        self.precision.unscale(self.optimiser)
+        limit = float("inf") if self.clip_norm is None else self.clip_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        outcome.gradient_norm = norm
+        if not math.isfinite(outcome.loss) or not (math.isfinite(norm) or self.precision.skips_overflow):
+            what, value = ("gradient", norm) if math.isfinite(outcome.loss) else ("loss", outcome.loss)
+            outcome.skipped = f"the {what} became {value} {where}"
+            if not self.skip_not_finite:
+                raise TrainingError(
+                    f"{outcome.skipped}. Lower train.lr or train.clip_norm; or let train.on_nan=skip leave such steps "
+                    "out. The last snapshot is from before it: resume= goes on from there"
+                )
+            self.precision.leave_out()
+            return
+        if not math.isfinite(norm):
+            outcome.skipped = f"the gradients overflowed fp16 {where}"
+        self.precision.step(self.optimiser)
+
+    def _undo(self, outcome: Outcome, buffers: Sequence[Tensor]) -> None:
+        """Let nothing of a step that was left out stay: not in running statistics, not in carried states."""
+        self.say(f"step left out: {outcome.skipped}")
+        with torch.no_grad():
+            for buffer, before in zip(self.model.buffers(), buffers, strict=False):
+                buffer.copy_(before)
+        if self.carried is not None:
+            self.carried.forget(outcome.not_finite)
+
+    def weigh(self, clips: Sequence[Clip]) -> float:
+        """Return what a mean over these clips' labelled frames divides by: their number, or the sum of weights."""
+        labels = torch.cat([clip.targets for clip in clips])
+        labels = labels[labels != IGNORE_INDEX]
+        weight = cast(Tensor | None, self.model.head.get_submodule("criterion").weight)
+        return float(len(labels) if weight is None else weight.detach().cpu().double()[labels].sum())
+
+    def _forward(self, clips: Sequence[Clip]) -> Tensor:
+        self._predicted.clear()
+        state = None if self.carried is None else self.carried.gather(clips)
+        with self.precision.autocast():
+            loss, state = self.model([clip.frames for clip in clips], [clip.targets for clip in clips], state)
+        if self.carried is not None:
+            self.carried.keep(clips, state)
+        return loss
+
+    def _collect(self, logits: Tensor) -> None:
+        self._predicted.append(logits.argmax(dim=-1).cpu())
+
+    def _count(self, clips: Sequence[Clip], outcome: Outcome) -> None:
+        predicted = torch.cat(self._predicted, dim=1)
+        for row, clip in zip(predicted, clips, strict=True):
+            outcome.num_frames += len(clip)
+            outcome.num_labelled += int((clip.targets != IGNORE_INDEX).sum())
+            outcome.num_right += int((row[: len(clip)] == clip.targets).sum())
+
+
+def name_clips(clips: Iterable[Clip]) -> str:
+    return ", ".join(f"{clip.video.video_id} frames {clip.start} to {clip.stop}" for clip in clips)
