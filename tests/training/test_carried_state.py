@@ -68,9 +68,10 @@ def test_steps_along_a_video_are_the_whole_video_with_gradients_cut(tmp_path: Pa
     forward = trainer.stepper._forward
     trainer.stepper._forward = lambda clips: (got.append(forward(clips)), got[-1])[1]  # type: ignore[method-assign]
     trainer.fit(cut_clips(VIDEOS, 10), VALIDATION)
+    state: tuple[torch.Tensor, ...] = ()
     for (clip,) in order_clips(cut_clips(VIDEOS, 10), order="sequential", batch_size=1, seed=0, epoch=0):
-        state = None if clip.resets else tuple(part.detach() for part in state)
-        loss, state = twin([clip.frames], [clip.targets], state)
+        before = None if clip.resets else tuple(part.detach() for part in state)
+        loss, state = twin([clip.frames], [clip.targets], before)
         expected.append(loss.item())
     assert [loss.item() for loss in got] == pytest.approx(expected, rel=1e-5)  # float32
     fresh = [twin([clip.frames], [clip.targets])[0].item() for clip in cut_clips(VIDEOS, 10) if not clip.resets]

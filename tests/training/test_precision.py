@@ -1,4 +1,4 @@
-"""Mixed precision through chunks and segments: all gradients there, near those of float32, and a scale that is saved."""
+"""Mixed precision through chunks and segments: all gradients there and near those of float32, and a saved scale."""
 
 from __future__ import annotations
 
@@ -27,18 +27,23 @@ def gradients(name: str, model: VideoModel) -> dict[str, torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("name", ["bf16", "fp16"])
-@pytest.mark.parametrize("checkpointed", [True, False], ids=["checkpointed", "plain"])
-def test_every_gradient_is_near_that_of_float32(name: str, checkpointed: bool) -> None:
+def cosine(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    flat = (torch.cat([gradient.flatten() for gradient in each.values()]) for each in (one, other))
+    return float(torch.cosine_similarity(*flat, dim=0))
+
+
+@pytest.mark.parametrize(("name", "least"), [("bf16", 0.99), ("fp16", 0.999)])  # 8 and 11 bits
+def test_every_gradient_is_near_that_of_float32(name: str, least: float) -> None:
     """Cases 51, 53: casts that are cached in a first pass without gradients cost no weight its gradient."""
-    expected = gradients("float32", make_model(checkpointed=checkpointed))
-    got = gradients(name, make_model(checkpointed=checkpointed))
-    assert got.keys() == expected.keys()
-    for key, gradient in expected.items():
+    exact = gradients("float32", make_model())
+    plain = gradients(name, make_model(checkpointed=False))
+    got = gradients(name, make_model())
+    assert got.keys() == exact.keys()
+    for key, gradient in exact.items():
         assert got[key].dtype == torch.float32
-        assert torch.cosine_similarity(got[key].flatten(), gradient.flatten(), dim=0) > 0.95, key  # bf16 has 8 bits
-    one, other = (torch.cat([gradient.flatten() for gradient in each.values()]) for each in (got, expected))
-    assert torch.cosine_similarity(one, other, dim=0) > 0.999
+        assert torch.cosine_similarity(got[key].flatten(), gradient.flatten(), dim=0) > 0.95, key
+    assert cosine(got, exact) > least
+    assert cosine(got, plain) > 0.9998  # the same casts; kernels round differently by size
 
 
 def test_frames_reach_the_network_in_half_precision_and_the_loss_does_not() -> None:

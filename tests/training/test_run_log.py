@@ -23,10 +23,12 @@ def make_log(folder: Path) -> RunLog:
 def test_lines_and_warnings_stand_in_the_text_file(tmp_path: Path) -> None:
     shown: list[str] = []
     log = RunLog(tmp_path, print_line=shown.append)
-    with pytest.warns(UserWarning, match="odd"), log.open(0, []):
+    with warnings.catch_warnings(record=True) as caught, log.open(0, []):
+        warnings.simplefilter("always")
         log.say("epoch 1/2")
         logging.getLogger("seqckpt.data").warning("a frame is damaged")
         warnings.warn("odd", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in caught] == ["odd"]
     text = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
     assert [line.split(" ", 2)[2] for line in text] == ["epoch 1/2", "a frame is damaged", "warning: odd"]
     assert shown == ["epoch 1/2"]
