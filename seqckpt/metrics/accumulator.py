@@ -118,15 +118,19 @@ class Accumulator:
 
         Raises UsageError for an unknown protocol, where nothing was added, or where `fps` is missing.
         """
+        self.check_protocols(protocols)
+        truths = [np.concatenate(video.truths) for video in self._videos.values()]
+        predictions = [np.concatenate(video.predictions) for video in self._videos.values()]
+        return {name: self._score(name, truths, predictions) for name in protocols}
+
+    def check_protocols(self, protocols: Sequence[str]) -> None:
+        """Raise UsageError for an unknown protocol, or for one that needs `fps` where it is missing."""
         unknown = [name for name in protocols if name not in PROTOCOLS]
         if unknown:
             raise UsageError(f"{unknown[0]!r} is no protocol: expected some of {', '.join(PROTOCOLS)}")
         of_time = [name for name in protocols if name in _OF_TIME]
         if of_time and self.fps is None:
             raise UsageError(f"{of_time[0]} is about seconds: say the fps of the frames, or choose other protocols")
-        truths = [np.concatenate(video.truths) for video in self._videos.values()]
-        predictions = [np.concatenate(video.predictions) for video in self._videos.values()]
-        return {name: self._score(name, truths, predictions) for name in protocols}
 
     def inference_time(self) -> InferenceTime | None:
         """Return what the `inference_seconds` come to; None where none were given."""
@@ -144,7 +148,7 @@ class Accumulator:
         )
 
     def _score(self, protocol: str, truths: list[Integers], predictions: list[Integers]) -> Scores:
-        ignored = {"ignore_index": self.ignore_index}
+        ignored: dict[str, Any] = {"ignore_index": self.ignore_index}
         relaxed = {"tolerance_seconds": self.tolerance_seconds, "neighbours": self.neighbours, **ignored}
         of_frames: dict[str, tuple[Callable[..., Scores], dict[str, Any]]] = {
             "video": (video_scores, ignored),

@@ -60,6 +60,11 @@ class Neighbours:
     lag: tuple[int, ...]
     lead: tuple[int, ...]
 
+    @classmethod
+    def one(cls, num_phases: int) -> Neighbours:
+        """Return the rule without exceptions: one phase each way."""
+        return cls("one", lag=(1,) * num_phases, lead=(1,) * num_phases)
+
 
 # The last two phases may follow the one before the last; from gallbladder dissection on, one may be skipped.
 CHOLEC80 = Neighbours("cholec80", lag=(1, 1, 1, 1, 1, 2, 2), lead=(1, 1, 1, 2, 2, 2, 2))
@@ -92,11 +97,9 @@ class RelaxedScores:
 def choose_neighbours(num_phases: int) -> Neighbours:
     """Return Cholec80's rule for 7 phases, M2CAI16's for 8, and for others one neighbour each way.
 
-    Other sets of 7 or 8 phases need `Neighbours` of their own: the exceptions are about Cholec80's last phases.
+    The exceptions are about the last phases of these two: for other sets of 7 or 8 phases pass `Neighbours.one`.
     """
-    known = {7: CHOLEC80, 8: M2CAI16}
-    ones = (1,) * num_phases
-    return known.get(num_phases, Neighbours("one", lag=ones, lead=ones))
+    return {7: CHOLEC80, 8: M2CAI16}.get(num_phases, Neighbours.one(num_phases))
 
 
 def relaxed_scores(
