@@ -56,9 +56,10 @@ def _compare(arguments: Sequence[str], flags: frozenset[str]) -> int:
         _check_comparable(runs[0], run)
     reports = {run.name: _score(run, values, protocols) for run in runs}
     numbers = {name: {_key(row): row for row in report.rows()} for name, report in reports.items()}
-    print(_describe(numbers, runs))
     folder = Path(values.get("output", runs[0].folder.parent / _name_folder(runs))).expanduser()
-    print(f"\nwritten: {', '.join(map(str, _write(folder, runs, reports, numbers)))}")
+    written = _write(folder, runs, reports, numbers)
+    print(_describe(numbers, runs))
+    print(f"\nwritten: {', '.join(map(str, written))}")
     return 0
 
 

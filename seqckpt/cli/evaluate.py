@@ -43,8 +43,8 @@ def _evaluate(arguments: Sequence[str], flags: frozenset[str]) -> int:
         report, folder, stem = _score_predictions(values, rest, protocols)
     else:
         report, folder, stem = _score_run(values, rest, protocols)
-    print(report.text())
     written = report.write(Path(values.get("output", folder)).expanduser(), stem)
+    print(report.text())
     print(f"\nwritten: {', '.join(map(str, written))}")
     return 0
 
@@ -65,7 +65,7 @@ def _score_run(values: Mapping[str, str], rest: Sequence[str], protocols: Sequen
         "run": str(run.folder),
         "snapshot": run.snapshot.name,
         "split": split,
-        "inference_time": f"reading and predicting, on {run.device}",
+        "timed": f"reading and predicting, on {run.device}",
         **describe_scoring(accumulator, run.phase_names),
     }
     return Report.of(accumulator, protocols, run.phase_names, about), run.folder / "evaluation", split

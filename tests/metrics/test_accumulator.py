@@ -93,7 +93,7 @@ def test_what_cannot_be_added_or_scored() -> None:
     with pytest.raises(UsageError, match="no video to score"):
         accumulator.scores(["video"])
     accumulator.add([0], [0])
-    with pytest.raises(UsageError, match="relaxed is about seconds: say the fps"):
+    with pytest.raises(UsageError, match="relaxed is about seconds: give fps="):
         accumulator.scores()
     with pytest.raises(UsageError, match="'strict' is no protocol: expected some of video, pooled"):
         accumulator.scores(["strict"])
