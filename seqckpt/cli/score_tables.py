@@ -56,6 +56,10 @@ class Report:
         rows = self.rows()
         over = f"over {len(self.video_ids)} video{'s' * (len(self.video_ids) != 1)}"
         tables = [tabulate(f"{over}: mean ± std over videos", _select(rows), _measure, _protocol)]
+        spreads = [row for row in _select(rows) if not math.isnan(row.std_over_phases)]
+        if spreads:
+            spreads = [dataclasses.replace(row, value=row.std_over_phases, std_over_videos=math.nan) for row in spreads]
+            tables.append(tabulate(f"{over}: std over phases", spreads, _measure, _protocol))
         for measure in dict.fromkeys(row.measure for row in rows if row.phase and row.protocol != "delay"):
             chosen = [row for row in _select(rows, phase=True) if row.measure == measure]
             tables.append(tabulate(f"{measure} per phase, %", chosen, _phase, _protocol))

@@ -130,7 +130,9 @@ class Accumulator:
             raise UsageError(f"{unknown[0]!r} is no protocol: expected some of {', '.join(PROTOCOLS)}")
         of_time = [name for name in protocols if name in _OF_TIME]
         if of_time and self.fps is None:
-            raise UsageError(f"{of_time[0]} is about seconds: give fps=, the rate of the frames, or choose other protocols")
+            raise UsageError(
+                f"{of_time[0]} is about seconds: give fps=, the rate of the frames, or choose other protocols"
+            )
 
     def inference_time(self) -> InferenceTime | None:
         """Return what the `inference_seconds` come to; None where none were given."""
