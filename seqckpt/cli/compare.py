@@ -19,7 +19,6 @@ from seqckpt.cli.scoring import SCORING_NAMES, choose_protocols, describe_scorin
 from seqckpt.cli.text_table import align
 from seqckpt.config import load_config
 from seqckpt.errors import UsageError
-from seqckpt.inference import find_run
 from seqckpt.metrics import ScoreRow
 from seqckpt.plots import Ribbon, plot_ribbons
 from seqckpt.training import VideoPrediction
@@ -71,7 +70,7 @@ def _read_runs(arguments: Sequence[str]) -> list[_Predicted]:
         )
     if len(arguments) < 2:
         raise UsageError(f"{len(arguments)} run given: expected two or more to compare, by folder or name")
-    folders = [find_run(text) for text in arguments]
+    folders = [training.find_run(text) for text in arguments]
     names = [folder.resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]

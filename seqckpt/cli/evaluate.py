@@ -13,7 +13,7 @@ from seqckpt.cli.score_tables import Report
 from seqckpt.cli.scoring import SCORING_NAMES, choose_protocols, describe_scoring, open_accumulator, read_number
 from seqckpt.config import Config, load_config
 from seqckpt.errors import UsageError
-from seqckpt.inference import find_run, open_run
+from seqckpt.inference import open_run
 from seqckpt.progress import progress_bar
 
 __all__ = ["EVALUATE"]
@@ -111,7 +111,7 @@ def _read_truth(values: Mapping[str, str], rest: Sequence[str], split: str, pred
 
 
 def _load_config(values: Mapping[str, str], rest: Sequence[str]) -> Config:
-    own = [f"config={(find_run(values['run']) / 'config.yaml').absolute()}"] if "run" in values else []
+    own = [f"config={(training.find_run(values['run']) / 'config.yaml').absolute()}"] if "run" in values else []
     _, config = load_config([*own, *rest], find_more=build.find_unusable_names)
     return config
 
