@@ -16,8 +16,10 @@ such a phase as 0. Means and spreads over videos and phases are those of `video`
 `relaxed` is this rule. `relaxed-matlab` repeats an index fault of the published script: its mask for the last window of
 a segment is laid on the segment's first frames, so that early transitions are not forgiven, but as many frames at the
 start are, whatever was predicted there. Compared, by reading, with Evaluate.m and Main.m of the repository TMRNet
-(7 phases of Cholec80) and the variant of Evaluate.m for M2CAI's 8 phases; not run, for want of MATLAB. The script gives
-nan for the mean over phases where a phase is in no video's truth; here such a phase is left out.
+(7 phases of Cholec80) and its variant of Evaluate.m for M2CAI's 8 phases; and in numbers with a line-by-line rendering
+of the first, on the public predictions of 40 videos that an early commit of that repository holds: all means and
+spreads agree to 1e-12. The script itself was not run, for want of MATLAB. It gives nan for the mean over phases where a
+phase is in no video's truth; here such a phase is left out.
 
 The windows are given in seconds and counted in frames of the *sampled* sequence, rounded down. Frames without label are
 taken out first: what they part is joined where it is the same phase, and windows count labelled frames only.
