@@ -17,7 +17,9 @@ from typing import TextIO
 
 from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
+from seqckpt.cli.compare import COMPARE
 from seqckpt.cli.doctor import DOCTOR
+from seqckpt.cli.evaluate import EVALUATE
 from seqckpt.cli.plan import PLAN
 from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.train import TRAIN
@@ -59,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN)}
+_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
@@ -89,6 +91,8 @@ def _help(name: str | None) -> str:
     usage = " ".join([f"usage: seqckpt {name} {command.usage}", *(f"[{flag}]" for flag in command.flags)])
     named = {**{f"{name}=...": meaning for name, meaning in command.names.items()}, **command.flags}
     listed = "".join(f"{name:<16} {meaning}\n" for name, meaning in named.items())
+    if not command.takes_keys:
+        return f"{usage} [--debug]\n\n{command.meaning}\n{listed}\n--debug (or SEQCKPT_DEBUG=1) shows tracebacks."
     return f"""{usage} [--debug]
 
 {command.meaning}

@@ -19,7 +19,7 @@
 - `splits`: which videos are for what. `clips`: what one loss is computed over. `lanes`: in which order. `augmentation`:
   random changes to a clip's pictures. `prefetch`: reading ahead of the step. `clip_loader`: all of this for an epoch.
 - `sample`, `sample_script`, `sample_scene`: synthetic surgeries in the layout of Cholec80.
-- `natural_order`: how names are sorted.
+- `natural_order`: how names are sorted. `label_files`: what other systems wrote down as labels.
 
 Frames are uint8 (T, C, H, W), RGB, until they are inside the encoder's chunk. Whatever is wrong with the data is a
 DataError with file, line, what was read and what was expected.
@@ -34,7 +34,14 @@ from seqckpt.data.findings import Finding, report_findings
 from seqckpt.data.formats import DataSet, find_format, list_formats, register_format
 from seqckpt.data.frame_cache import SampledVideo
 from seqckpt.data.frame_source import FrameSource
-from seqckpt.data.labels import Labels, check_names
+from seqckpt.data.label_files import (
+    LabelFile,
+    find_label_files,
+    match_label_files,
+    read_label_file,
+    read_label_texts,
+)
+from seqckpt.data.labels import Labels, check_names, read_mapping
 from seqckpt.data.lanes import order_clips
 from seqckpt.data.prefetch import Prefetched, WaitingTime
 from seqckpt.data.reading import Sources, choose_cache_dir, find_entries, list_sources, read_videos
@@ -53,6 +60,7 @@ __all__ = [
     "DataSet",
     "Finding",
     "FrameSource",
+    "LabelFile",
     "Labels",
     "Prefetched",
     "SampledVideo",
@@ -71,12 +79,17 @@ __all__ = [
     "expand_split",
     "find_entries",
     "find_format",
+    "find_label_files",
     "format_balance",
     "list_formats",
     "list_sources",
     "make_sample",
+    "match_label_files",
     "order_clips",
     "parse_split",
+    "read_label_file",
+    "read_label_texts",
+    "read_mapping",
     "read_videos",
     "register_format",
     "report_findings",

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from seqckpt.data import IGNORE_INDEX, Prefetched, Video
-from seqckpt.metrics import VideoScores, video_scores
+from seqckpt.metrics import Accumulator, VideoScores
 from seqckpt.models import VideoModel
 
 __all__ = ["IGNORE_INDEX", "VideoPrediction", "predict_videos", "score"]
@@ -48,8 +48,12 @@ def predict_videos(
 
 def score(predictions: Sequence[VideoPrediction], num_phases: int) -> VideoScores:
     """Score predictions under the protocol `video`."""
-    truths = [entry.truth for entry in predictions]
-    return video_scores(truths, [entry.prediction for entry in predictions], num_phases)
+    accumulator = Accumulator(num_phases)
+    for entry in predictions:
+        accumulator.add(entry.truth, entry.prediction, video=entry.video_id)
+    scores = accumulator.scores(["video"])["video"]
+    assert isinstance(scores, VideoScores)
+    return scores
 
 
 def _predict(model: VideoModel, video: Video, window: int, before_each: Callable[[], object]) -> VideoPrediction:
