@@ -10,16 +10,18 @@ right or forgiven frames within the union of the phase's truth and prediction:
 
 A forgiven frame may count for two phases, so that precision and recall can pass 1: they are cut to 1, also where a
 phase was never predicted but forgiven (in the script: Inf, cut to 100). Where it was neither, precision is nan. A phase
-that is absent from a video's truth is left out of that video, even if it was predicted: the protocol `video` counts
-such a phase as 0. Means and spreads over videos and phases are those of `video`.
+that is absent from a video's truth but predicted there counts as precision 0 and Jaccard 0, as in `video`, unless every
+frame of it is forgiven: then it is left out. Means and spreads over videos and phases are those of `video`. So a
+tolerance of 0 gives the very values of `video`.
 
-`relaxed` is this rule. `relaxed-matlab` repeats an index fault of the published script: its mask for the last window of
-a segment is laid on the segment's first frames, so that early transitions are not forgiven, but as many frames at the
-start are, whatever was predicted there. Compared, by reading, with Evaluate.m and Main.m of the repository TMRNet
-(7 phases of Cholec80) and its variant of Evaluate.m for M2CAI's 8 phases; and in numbers with a line-by-line rendering
-of the first, on the public predictions of 40 videos that an early commit of that repository holds: all means and
-spreads agree to 1e-12. The script itself was not run, for want of MATLAB. It gives nan for the mean over phases where a
-phase is in no video's truth; here such a phase is left out.
+`relaxed` is this rule. `relaxed-matlab` is the published script, which differs in two ways. An index fault: its mask
+for the last window of a segment is laid on the segment's first frames, so that early transitions are not forgiven, but
+as many frames at the start are, whatever was predicted there. And a phase that is absent from a video's truth is left
+out of that video, however often it was predicted. Compared, by reading, with Evaluate.m and Main.m of the repository
+TMRNet (7 phases of Cholec80) and its variant of Evaluate.m for M2CAI's 8 phases; and in numbers with a line-by-line
+rendering of the first, on the public predictions of 40 videos that an early commit of that repository holds: all means
+and spreads agree to 1e-12. The script itself was not run, for want of MATLAB. It gives nan for the mean over phases
+where a phase is in no video's truth; here such a phase is left out.
 
 The windows are given in seconds and counted in frames of the *sampled* sequence, rounded down. Frames without label are
 taken out first: what they part is joined where it is the same phase, and windows count labelled frames only.
@@ -118,8 +120,7 @@ def relaxed_scores(
     """Score videos with windows of `tolerance_seconds`: one integer array per video in `truths` and `predictions`.
 
     `fps` is the rate of these frames, not of the video that they were sampled from. `neighbours` None: see
-    `choose_neighbours`. `as_matlab`: the protocol `relaxed-matlab`, fault and all. With a tolerance of 0 every phase of
-    a video's truth has the very values of `video`.
+    `choose_neighbours`. `as_matlab`: the protocol `relaxed-matlab`, fault and all.
 
     >>> scores = relaxed_scores([[0] * 5 + [1] * 5], [[0] * 7 + [1] * 3], 2, fps=1, tolerance_seconds=2)
     >>> scores.protocol, scores.accuracy_mean, scores.jaccard.per_phase.round(3)
@@ -136,7 +137,7 @@ def relaxed_scores(
     ]
     rights = [_find_right(*pair, window, neighbours, as_matlab=as_matlab) for pair in pairs]
     accuracies = np.array([float(right.mean()) if right.size else math.nan for right in rights])
-    scored = [_score(*pair, right, num_phases) for pair, right in zip(pairs, rights, strict=True)]
+    scored = [_score(*pair, right, num_phases, as_matlab=as_matlab) for pair, right in zip(pairs, rights, strict=True)]
     precision, recall, jaccard = (average(np.stack(rows)) for rows in zip(*scored, strict=True))
     return RelaxedScores(
         protocol="relaxed-matlab" if as_matlab else "relaxed",
@@ -185,9 +186,9 @@ def _find_right(
 
 
 def _score(
-    truth: Integers, prediction: Integers, right: NDArray[np.bool_], num_phases: int
+    truth: Integers, prediction: Integers, right: NDArray[np.bool_], num_phases: int, *, as_matlab: bool
 ) -> tuple[Floats, Floats, Floats]:
-    """Return precision, recall and Jaccard per phase, (K,) each; nan for a phase that is not in the truth."""
+    """Return precision, recall and Jaccard per phase, (K,) each; nan where undefined or left out."""
     scores = np.full((3, num_phases), np.nan)
     for phase in np.unique(truth):
         in_truth, predicted = truth == phase, prediction == phase
@@ -197,4 +198,7 @@ def _score(
             scores[0, phase] = min(1.0, hits / num_predicted) if num_predicted else 1.0
         scores[1, phase] = min(1.0, hits / int(in_truth.sum()))
         scores[2, phase] = hits / int(union.sum())
+    if not as_matlab:
+        only_predicted = np.setdiff1d(prediction[~right], truth)
+        scores[0, only_predicted] = scores[2, only_predicted] = 0.0
     return scores[0], scores[1], scores[2]

@@ -142,7 +142,8 @@ def test_rows_hold_every_number_with_its_protocol() -> None:
     assert found["video", "jaccard", "", ""].std_over_phases == pytest.approx(100 * video.jaccard.std_over_phases)
     assert found["video", "jaccard", "b", "p"].value == pytest.approx(75)
     assert found["pooled", "jaccard", "", "q"].value == pytest.approx(60)
-    assert math.isnan(found["relaxed", "jaccard", "", "r"].value)
+    assert found["relaxed", "jaccard", "", "r"].value == found["video", "jaccard", "", "r"].value
+    assert math.isnan(found["relaxed-matlab", "jaccard", "", "r"].value)
     assert found["segmental", "f1@10", "", ""].value == scores["segmental"].f1[10]
     assert found["delay", "delay", "a", "q"].value == 2
     assert found["delay", "delay", "a", "q"].unit == "s"
