@@ -107,13 +107,15 @@ def export_torch(step: OneStep, path: Path, *, image_size: tuple[int, int], meta
 def export_onnx(step: OneStep, path: Path, *, image_size: tuple[int, int], metadata: Mapping[str, str]) -> None:
     """Write a step as ONNX in one file, whole or not at all; `metadata` becomes the model's own (`metadata_props`).
 
-    Raises UsageError where the extra `onnx` is not installed.
+    Raises UsageError where the extra `onnx` is not installed, and for an LSTM with projections.
     """
     try:
         import onnx
         import onnxscript  # noqa: F401 - torch's exporter needs it
     except ImportError as error:
         raise UsageError(f"ONNX files need more packages ({error.name}): pip install 'seqckpt[onnx]'") from error
+    if getattr(step.core, "proj_size", 0):
+        raise UsageError(f"ONNX knows no LSTM with a projection (proj_size={step.core.proj_size}); use format=torch")
     program = _trace(step, image_size)
     with _without_a_false_alarm():
         exported = torch.onnx.export(
