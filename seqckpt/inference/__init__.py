@@ -7,6 +7,7 @@ from seqckpt.inference.export import OneStep, describe_step, export_onnx, export
 from seqckpt.inference.online import OnlinePredictor
 from seqckpt.inference.predict import (
     PREDICTION_CHANGES,
+    PREDICTION_CHUNK,
     NewVideo,
     VideoSummary,
     check_outputs,
@@ -18,6 +19,7 @@ from seqckpt.inference.run import Run, open_run
 
 __all__ = [
     "PREDICTION_CHANGES",
+    "PREDICTION_CHUNK",
     "NewVideo",
     "OneStep",
     "OnlinePredictor",

@@ -32,6 +32,7 @@ from seqckpt.training import VideoPrediction, predict_windows, prediction_rows, 
 
 __all__ = [
     "PREDICTION_CHANGES",
+    "PREDICTION_CHUNK",
     "NewVideo",
     "VideoSummary",
     "check_outputs",
@@ -41,8 +42,9 @@ __all__ = [
 ]
 
 _WINDOW = 50  # frames; a progress bar that moves, and enough at once for any device
+PREDICTION_CHUNK = 10  # frames
 # What a run is opened with to predict: chunks that need little memory, whatever it was trained or planned with.
-PREDICTION_CHANGES = ("memory.enabled=true", "memory.budget=null", "memory.chunk_size=10")
+PREDICTION_CHANGES = ("memory.enabled=true", "memory.budget=null", f"memory.chunk_size={PREDICTION_CHUNK}")
 
 
 @dataclass(frozen=True)
