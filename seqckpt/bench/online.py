@@ -4,8 +4,9 @@
     python -m seqckpt.bench.online memory    how far resident size rises over the model's while a video is predicted
 
 `latency` is what is measured where no case is named. Options: run=RUN (a trained run in place of two usual models with
-random weights), frames=200 (latency), hours=2 (memory; 854 x 480 pixels, 25 frames a second, one sampled each second),
-draw=1 (memory: the drawn video, too), folder=PATH for the files (default: a new temporary one).
+random weights, small and resnet50; encoder=small: only that one), frames=200 (latency), seconds=7200 (memory: of a
+video of 854 x 480 pixels, 25 frames a second, one sampled each second), draw=1 (memory: the drawn video, too),
+folder=PATH for the files (default: a new temporary one).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from seqckpt import build, inference
-from seqckpt.bench.made_videos import make_long_video
+from seqckpt.bench.long_video import HEIGHT, WIDTH, make_long_video
 from seqckpt.config import Config
 from seqckpt.errors import UsageError
 from seqckpt.memory import PeakMeter
@@ -29,7 +30,6 @@ from seqckpt.units import format_bytes, format_seconds
 
 __all__ = ["main"]
 
-_HEIGHT, _WIDTH, _FPS = 480, 854, 25
 _NUM_PHASES = 7
 _MODELS = {  # encoder, pixels, LSTM: the default configuration, and that of Cholec80
     "the default configuration (small encoder, 64 px, LSTM 128)": ("small", 64, 128),
@@ -39,7 +39,7 @@ _MODELS = {  # encoder, pixels, LSTM: the default configuration, and that of Cho
 
 def measure_latency(runs: Iterator[tuple[str, inference.Run]], settings: dict[str, int], folder: Path) -> None:
     """Time single frames of 480p from the picture in memory to the probabilities, resizing included."""
-    frames = np.random.default_rng(0).integers(0, 256, (8, _HEIGHT, _WIDTH, 3), np.uint8)
+    frames = np.random.default_rng(0).integers(0, 256, (8, HEIGHT, WIDTH, 3), np.uint8)
     for name, run in runs:
         predictor = inference.OnlinePredictor(run.model, run.phase_names, image_size=run.config.data.image_size)
         seconds = []
@@ -50,14 +50,14 @@ def measure_latency(runs: Iterator[tuple[str, inference.Run]], settings: dict[st
         middle, high = np.percentile(np.array(seconds[10:]) * 1000, [50, 95])  # the first ten warm up
         print(
             f"{name}: {middle:.2f} ms a frame (median), {high:.2f} ms (95 % are below), over {settings['frames']} "
-            f"frames of {_WIDTH} x {_HEIGHT} on {_describe_machine(run.device)}",
+            f"frames of {WIDTH} x {HEIGHT} on {_describe_machine(run.device)}",
             flush=True,
         )
 
 
 def measure_memory(runs: Iterator[tuple[str, inference.Run]], settings: dict[str, int], folder: Path) -> None:
     """Predict a long video as the command does, and say by how much the process grew over the loaded model."""
-    path = make_long_video(folder, seconds=3600 * settings["hours"])
+    path = make_long_video(folder, seconds=settings["seconds"])
     for number, (name, run) in enumerate(runs):
         meter = PeakMeter()
         meter.start()
@@ -71,13 +71,15 @@ def measure_memory(runs: Iterator[tuple[str, inference.Run]], settings: dict[str
         )
 
 
-def _open_runs(name: str | None) -> Iterator[tuple[str, inference.Run]]:
+def _open_runs(name: str | None, only: str | None) -> Iterator[tuple[str, inference.Run]]:
     """Yield what is to be measured: a run, or usual models with random weights."""
     if name is not None:
         run = inference.open_run(name, changes=inference.PREDICTION_CHANGES)
         yield str(run.folder), run
         return
     for title, (encoder, pixels, hidden_size) in _MODELS.items():
+        if only not in (None, encoder):
+            continue
         config = Config()
         config.data.image_size = pixels
         config.data.phase_names = [f"phase {k}" for k in range(_NUM_PHASES)]
@@ -95,18 +97,19 @@ def _describe_machine(device: torch.device) -> str:
 
 
 _MEASUREMENTS = {"latency": measure_latency, "memory": measure_memory}
-_SETTINGS = {"frames": 200, "hours": 2, "draw": 0}
+_SETTINGS = {"frames": 200, "seconds": 7200, "draw": 0}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Make one of the measurements and print it."""
     given = dict(text.split("=", 1) for text in arguments if "=" in text)
-    folder, run = given.pop("folder", None), given.pop("run", None)
+    folder, run, encoder = (given.pop(name, None) for name in ("folder", "run", "encoder"))
     cases = [text for text in arguments if "=" not in text] or ["latency"]
     is_known = given.keys() <= _SETTINGS.keys() and all(value.isdecimal() for value in given.values())
+    is_known &= encoder in (None, *(encoder for encoder, *_ in _MODELS.values()))
     if len(cases) > 1 or cases[0] not in _MEASUREMENTS or not is_known:
         print(f"error: got {' '.join(arguments)!r}; expected one of {', '.join(_MEASUREMENTS)}, then options such as")
-        print("  run=RUN folder=PATH " + " ".join(f"{name}={value}" for name, value in _SETTINGS.items()))
+        print("  run=RUN encoder=small folder=PATH " + " ".join(f"{name}={value}" for name, value in _SETTINGS.items()))
         return 2
     settings = {**_SETTINGS, **{name: int(value) for name, value in given.items()}}
     print(f"torch {torch.__version__}", flush=True)
@@ -114,7 +117,7 @@ def main(arguments: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory() as temporary:
             place = Path(folder or temporary)
             place.mkdir(parents=True, exist_ok=True)
-            _MEASUREMENTS[cases[0]](_open_runs(run), settings, place)
+            _MEASUREMENTS[cases[0]](_open_runs(run, encoder), settings, place)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
