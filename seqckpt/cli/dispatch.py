@@ -63,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE)}
-_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, PREDICT, EXPORT)}
+_COMMANDS = {
+    command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE, PREDICT, EXPORT)
+}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
