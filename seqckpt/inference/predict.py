@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 _WINDOW = 50  # frames; a progress bar that moves, and enough at once for any device
-PREDICTION_CHUNK = 4  # frames: ResNet-50 at 224 pixels takes a third less memory than with 10, and no longer
+PREDICTION_CHUNK = 4  # frames: few, since large encoders take tens of MiB for each
 # What a run is opened with to predict: chunks that need little memory, whatever it was trained or planned with.
 PREDICTION_CHANGES = ("memory.enabled=true", "memory.budget=null", f"memory.chunk_size={PREDICTION_CHUNK}")
 
