@@ -20,7 +20,9 @@ from seqckpt.cli.command import Command
 from seqckpt.cli.compare import COMPARE
 from seqckpt.cli.doctor import DOCTOR
 from seqckpt.cli.evaluate import EVALUATE
+from seqckpt.cli.export import EXPORT
 from seqckpt.cli.plan import PLAN
+from seqckpt.cli.predict import PREDICT
 from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
@@ -61,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE)}
+_COMMANDS = {
+    command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE, PREDICT, EXPORT)
+}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -1,5 +1,6 @@
 """Pictures from plain records: results of training, and memory. They are drawn without pyplot, and appear whole."""
 
+from seqckpt.plots.annotated_video import PhaseBand, choose_drawn_size, write_annotated_video
 from seqckpt.plots.confusion import plot_confusion
 from seqckpt.plots.memory import MemoryPoint, compare_traces, plot_peak_memory, plot_trace
 from seqckpt.plots.planning import PlanPoint, plot_trade_off
@@ -9,8 +10,10 @@ from seqckpt.plots.style import PALETTE
 __all__ = [
     "PALETTE",
     "MemoryPoint",
+    "PhaseBand",
     "PlanPoint",
     "Ribbon",
+    "choose_drawn_size",
     "compare_traces",
     "phase_style",
     "plot_confusion",
@@ -19,4 +22,5 @@ __all__ = [
     "plot_ribbons",
     "plot_trace",
     "plot_trade_off",
+    "write_annotated_video",
 ]
