@@ -22,6 +22,7 @@ from seqckpt.cli.doctor import DOCTOR
 from seqckpt.cli.evaluate import EVALUATE
 from seqckpt.cli.plan import PLAN
 from seqckpt.cli.profile import PROFILE
+from seqckpt.cli.report import REPORT
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
 from seqckpt.errors import TrainingError, UsageError
@@ -61,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE)}
+_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE, REPORT)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
