@@ -29,8 +29,8 @@ def _report(arguments: Sequence[str], flags: frozenset[str]) -> int:
         find_more=build.find_unusable_names,
     )
     frames: Mapping[str, FrameSource] = {}
-    reason = f"this file was written with {_NO_PICTURES}"
-    if _NO_PICTURES not in flags:
+    reason = f"this file was written with {_NO_PICTURES}" if _NO_PICTURES in flags else ""
+    if not reason:
         try:
             frames = find_frames(config)
         except (UsageError, OSError) as error:

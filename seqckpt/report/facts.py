@@ -16,7 +16,10 @@ def describe_run(config: Config, summary: Mapping[str, Any]) -> str:
     """Say in a line what was trained."""
     model = config.model
     over_time = "each frame by itself" if model.rnn == "none" else f"{model.rnn} {model.hidden_size}"
-    parts = [f"{model.encoder} + {over_time}", f"{config.data.fps:g} frames per second of video"]
+    parts = [
+        f"{model.encoder} + {over_time}",
+        f"{config.data.fps:g} frame{'s' * (config.data.fps != 1)} per second of video",
+    ]
     if summary.get("config_name"):
         parts.insert(0, str(summary["config_name"]))
     if summary.get("best_epoch"):

@@ -143,7 +143,7 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
 
     def accessible(self) -> list[dict[str, str]]:
-        """Return role and name of everything in the accessibility tree."""
+        """Return role, name and further properties of everything in the accessibility tree."""
         nodes = self.call("Accessibility.getFullAXTree")["nodes"]
         return [
             {
@@ -169,7 +169,7 @@ class Browser:
         method, parameters = event.get("method"), event.get("params", {})
         if method == "Runtime.exceptionThrown":
             self.errors.append(str(parameters["exceptionDetails"]))
-        elif method == "Log.entryAdded":
+        elif method == "Log.entryAdded" and parameters["entry"]["source"] != "rendering":  # advice on reading pixels
             self.errors.append(str(parameters["entry"]))
         elif method == "Runtime.consoleAPICalled":
             self.errors.append(str(parameters["args"]))
