@@ -63,7 +63,7 @@ def make_page(report: Report) -> str:
         subtitle=escape(report.subtitle),
         headlines=_write_headlines(report),
         navigation=_write_navigation({name: title for name, (title, _) in shown.items()}),
-        notes=_write_notes(report.notes),
+        notes=_write_notes([*report.notes, *_find_omissions(report)]),
         sections="\n".join(_write_section(name, *section) for name, section in shown.items()),
         written=f"{datetime.now():%Y-%m-%d %H:%M}",
         data=write_payload(report),
@@ -106,6 +106,13 @@ def _write_headlines(report: Report) -> str:
 def _write_navigation(titles: dict[str, str]) -> str:
     links = "".join(f'<li><a href="#{name}">{title}</a></li>' for name, title in titles.items())
     return f'<nav aria-label="Sections"><ul>{links}</ul></nav>'
+
+
+def _find_omissions(report: Report) -> list[str]:
+    """Say what the page leaves out of the report to stay small."""
+    if has_all_probabilities(report.predictions):
+        return []
+    return ["To keep this file small, it holds the probability of the predicted phase only, not those of all phases."]
 
 
 def _write_notes(notes: Sequence[str]) -> str:
@@ -167,10 +174,7 @@ def _write_ribbons(report: Report) -> str:
     if any((entry.truth < 0).any() for entry in report.predictions):
         legend += '<li><span class="swatch unlabelled" aria-hidden="true"></span><span>(no label)</span></li>'
     ribbons = "".join(_write_ribbon(report, number) for number in range(len(report.predictions)))
-    viewer = Template(_read("viewer.html")).substitute(
-        picture="" if report.thumbnails else "hidden",
-        bars_title="Probability of every phase" if has_all_probabilities(report.predictions) else "Probability",
-    )
+    viewer = Template(_read("viewer.html")).substitute(picture="" if report.thumbnails else "hidden")
     return (
         f'<p class="quiet">{_READING} <span id="keys">{_KEYS}</span></p>'
         f'<ul class="legend" aria-label="Phases">{legend}</ul>'

@@ -53,9 +53,10 @@ def find_wrong_stretches(predictions: Sequence[VideoPrediction], *, most: int) -
     found = []
     for video, entry in enumerate(predictions):
         wrong = (entry.truth >= 0) & (entry.truth != entry.prediction)
+        each = frame_seconds(entry)
         starts, stops = find_runs(wrong.astype(np.int64))
         found += [
-            (float(stop - start) * frame_seconds(entry), video, int(start), int(stop))
+            (float(stop - start) * each, video, int(start), int(stop))
             for start, stop in zip(starts, stops, strict=True)
             if wrong[start]
         ]

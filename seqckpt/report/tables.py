@@ -51,7 +51,8 @@ def write_confusion(confusion: Any, phase_names: Sequence[str]) -> str:
     if len(phase_names) > _LARGEST_MATRIX:
         return _write_pairs(confusion, phase_names)
     head = "".join(
-        f'<th scope="col"><abbr title="{escape(name)}" aria-label="{escape(name)}">{number}</abbr></th>'
+        f'<th scope="col" title="{escape(name)}"><span aria-hidden="true">{number}</span>'
+        f'<span class="hidden">{escape(name)}</span></th>'
         for number, name in enumerate(phase_names, start=1)
     )
     rows = "".join(

@@ -60,7 +60,9 @@ def make_prediction(
 def make_report(predictions: Sequence[VideoPrediction], names: Sequence[str] = NAMES, **fields: Any) -> Report:
     """Make a report with pictures for all videos, unless other fields are given."""
     tables, _, pooled = score_tables(predictions, names)
-    sources = {entry.video_id: GreyFrames(len(entry.seconds)) for entry in predictions}
+    if "thumbnails" not in fields:
+        sources = {entry.video_id: GreyFrames(len(entry.seconds)) for entry in predictions}
+        fields["thumbnails"] = make_thumbnails(sources, budget_bytes=10**6)
     made = {
         "title": "a run",
         "subtitle": "small + lstm",
@@ -68,6 +70,5 @@ def make_report(predictions: Sequence[VideoPrediction], names: Sequence[str] = N
         "confusion": pooled.confusion,
         "curves": [{"epoch": 1, "train_loss": 2.0, "val_accuracy": 0.5}, {"epoch": 2, "train_loss": 1.0}],
         "settings": [("data.fps", "1", False), ("train.lr", "0.002", True)],
-        "thumbnails": make_thumbnails(sources, budget_bytes=10**6),
     }
     return Report(phase_names=names, predictions=predictions, **{**made, **fields})

@@ -96,6 +96,7 @@ def test_many_long_videos_stay_small_too() -> None:
     page = make_page(make_report(predictions, names, thumbnails=None))
     assert len(page.encode()) < 5 * 2**20
     assert read_data(page)["all_probabilities"] is False
+    assert "it holds the probability of the predicted phase only" in page
 
 
 def test_a_page_without_videos() -> None:
