@@ -6,12 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from seqckpt import build
+from seqckpt import build, training
 from seqckpt.cli.command import Command, take_names
 from seqckpt.config import Config, load_config
 from seqckpt.data import FrameSource
 from seqckpt.errors import UsageError
-from seqckpt.inference import find_run
 from seqckpt.report import find_frames, write_report
 from seqckpt.units import format_bytes
 
@@ -23,7 +22,7 @@ _NO_PICTURES = "--no-thumbnails"
 def _report(arguments: Sequence[str], flags: frozenset[str]) -> int:
     """Write the report of a run; where its data cannot be read, without pictures, which the report then says."""
     own, changes = take_names(arguments, REPORT.names, required=["run"])
-    folder = find_run(own["run"])
+    folder = training.find_run(own["run"])
     _, config = load_config(
         [f"config={(folder / 'config.yaml').absolute()}", *changes, "model.weights=null"],
         find_more=build.find_unusable_names,

@@ -2,19 +2,19 @@
 const { phases, pictures, videos, all_probabilities: hasAll } = JSON.parse(document.getElementById("data").textContent);
 
 for (const video of videos) {
-  video.truth = readRuns(video.truth);
-  video.prediction = readRuns(video.prediction);
+  video.truth = readStretches(video.truth);
+  video.prediction = readStretches(video.prediction);
   video.wrong = findWrong(video);
 }
 
-/** [phase, frames, ...] -> the phase of each run, and where it ends (exclusive). */
-function readRuns(flat) {
-  const runs = { phases: [], ends: [] };
+/** [phase, frames, ...] -> the phase of each stretch, and where it ends (exclusive). */
+function readStretches(flat) {
+  const stretches = { phases: [], ends: [] };
   for (let i = 0, end = 0; i < flat.length; i += 2) {
-    runs.phases.push(flat[i]);
-    runs.ends.push((end += flat[i + 1]));
+    stretches.phases.push(flat[i]);
+    stretches.ends.push((end += flat[i + 1]));
   }
-  return runs;
+  return stretches;
 }
 
 /** The number of the first value above `limit` in a rising list. */
@@ -28,9 +28,9 @@ function firstAbove(values, limit) {
   return low;
 }
 
-const phaseAt = (runs, frame) => runs.phases[firstAbove(runs.ends, frame)];
+const phaseAt = (stretches, frame) => stretches.phases[firstAbove(stretches.ends, frame)];
 
-/** Stretches of wrong frames, [start, stop] each, from both lists of runs at once. */
+/** Stretches of wrong frames, [start, stop] each, from both lists of stretches at once. */
 function findWrong({ truth, prediction, frames }) {
   const found = [];
   for (let t = 0, p = 0, start = 0; start < frames; ) {

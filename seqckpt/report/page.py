@@ -25,6 +25,7 @@ from seqckpt.units import format_seconds
 __all__ = ["make_page"]
 
 _MOST_STRETCHES, _STRETCHES_AT_FIRST = 30, 9
+_FEW = 4  # ribbons, which are then taller
 _PROTOCOLS = (
     "video: every video is scored by itself, then the mean is taken over videos, phase by phase, and over phases. "
     "pooled: all labelled frames of all videos are scored as one sequence. A dash is an undefined score."
@@ -138,7 +139,7 @@ def _write_stretches(report: Report) -> str:
     more_of_them = f'<ol class="stretches" start="{len(first) + 1}">{"".join(more)}</ol>'
     rest = f"<details><summary>{len(more)} more</summary>{more_of_them}</details>"
     return (
-        "<p>The longest runs of wrong frames; each leads to its place.</p>"
+        "<p>The longest stretches of wrong frames; each leads to its place.</p>"
         f'<ol class="stretches">{"".join(first)}</ol>{rest if more else ""}'
     )
 
@@ -174,12 +175,13 @@ def _write_ribbons(report: Report) -> str:
     if any((entry.truth < 0).any() for entry in report.predictions):
         legend += '<li><span class="swatch unlabelled" aria-hidden="true"></span><span>(no label)</span></li>'
     ribbons = "".join(_write_ribbon(report, number) for number in range(len(report.predictions)))
+    size = "few" if len(report.predictions) <= _FEW else "many"
     viewer = Template(_read("viewer.html")).substitute(picture="" if report.thumbnails else "hidden")
     return (
         f'<p class="quiet">{_READING} <span id="keys">{_KEYS}</span></p>'
         f'<ul class="legend" aria-label="Phases">{legend}</ul>'
         f'<div class="viewing"><div class="viewer" role="region" aria-label="Frame">{viewer}</div>'
-        f'<ol class="ribbons">{ribbons}</ol></div><noscript><p>The ribbons are drawn by a script.</p></noscript>'
+        f'<ol class="ribbons {size}">{ribbons}</ol></div><noscript><p>The ribbons are drawn by a script.</p></noscript>'
     )
 
 

@@ -1,7 +1,7 @@
 """What the page's script draws from: phases, and each video's frames, small enough to be part of the page.
 
-Phases are runs, [phase, frames, phase, frames, ...], -1 where there is no label. Probabilities are one byte each, in
-per cent: those of all phases, frame by frame, or where these would be too many only that of the phase predicted.
+Phases are stretches, [phase, frames, phase, frames, ...], -1 where there is no label. Probabilities are one byte each,
+in per cent: those of all phases, frame by frame, or where these would be too many only that of the phase predicted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from seqckpt.plots import phase_style
 from seqckpt.report.records import Report
-from seqckpt.report.stretches import find_runs
+from seqckpt.report.stretches import find_stretches
 from seqckpt.training import VideoPrediction
 
 __all__ = ["HATCHES", "has_all_probabilities", "write_payload"]
@@ -37,8 +37,8 @@ def write_payload(report: Report) -> str:
             {
                 "id": entry.video_id,
                 **_describe_seconds(entry.seconds),
-                "truth": _list_runs(entry.truth),
-                "prediction": _list_runs(entry.prediction),
+                "truth": _list_stretches(entry.truth),
+                "prediction": _list_stretches(entry.prediction),
                 "probabilities": _pack(entry, complete=complete),
                 "sheets": [_base64(sheet) for sheet in pictures.sheets.get(entry.video_id, ())] if pictures else [],
             }
@@ -71,8 +71,8 @@ def _describe_seconds(seconds: NDArray[np.float64]) -> dict[str, Any]:
     return described
 
 
-def _list_runs(phases: NDArray[np.int64]) -> list[int]:
-    starts, stops = find_runs(np.maximum(phases, -1))
+def _list_stretches(phases: NDArray[np.int64]) -> list[int]:
+    starts, stops = find_stretches(np.maximum(phases, -1))
     pairs = np.stack([np.maximum(phases[starts], -1), stops - starts], axis=1)
     return pairs.ravel().tolist()
 

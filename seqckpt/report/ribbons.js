@@ -1,4 +1,4 @@
-// Ribbons: drawn when they come into sight, run by run.
+// Ribbons: drawn when they come into sight, stretch by stretch.
 
 /** A function from a phase to a fill style of this canvas: a colour, or the colour under a hatching. */
 function fillsFor(context) {

@@ -1,4 +1,4 @@
-"""Stretches of frames: runs of one phase, and those in which a prediction is wrong."""
+"""Stretches of frames: those of one phase, and those in which a prediction is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from seqckpt.training import VideoPrediction
 
-__all__ = ["Stretch", "find_runs", "find_wrong_stretches", "frame_seconds"]
+__all__ = ["Stretch", "find_stretches", "find_wrong_stretches", "frame_seconds"]
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Stretch:
         return self.stop_second - self.start_second
 
 
-def find_runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first frames of the runs of one value, and their ends (exclusive).
+def find_stretches(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the first frames of the stretches of one value, and their ends (exclusive).
 
-    >>> find_runs(np.array([3, 3, 1, 1, 1]))
+    >>> find_stretches(np.array([3, 3, 1, 1, 1]))
     (array([0, 2]), array([2, 5]))
     """
     starts = np.append(0, np.flatnonzero(np.diff(values)) + 1) if len(values) else np.zeros(0, np.int64)
@@ -49,12 +49,12 @@ def find_runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 def find_wrong_stretches(predictions: Sequence[VideoPrediction], *, most: int) -> list[Stretch]:
-    """Return the longest runs of wrong frames over all videos, the longest first; frames without label end a run."""
+    """Return the longest stretches of wrong frames of all videos, the longest first; frames without label end one."""
     found = []
     for video, entry in enumerate(predictions):
         wrong = (entry.truth >= 0) & (entry.truth != entry.prediction)
         each = frame_seconds(entry)
-        starts, stops = find_runs(wrong.astype(np.int64))
+        starts, stops = find_stretches(wrong.astype(np.int64))
         found += [
             (float(stop - start) * each, video, int(start), int(stop))
             for start, stop in zip(starts, stops, strict=True)

@@ -39,6 +39,10 @@ function show(number, frame) {
     bar.fill.style.width = `${shares[index]}%`;
     bar.item.className = index === phase ? "chosen" : "";
   });
+  if (bars.length > 12) {
+    const order = bars.map((_, index) => index).sort((one, other) => shares[other] - shares[one]);
+    byId("bars").append(...order.map((index) => bars[index].item)); // the likeliest first: not all are in sight
+  }
   shown.video = number;
   shown.frame = frame;
   ribbons.forEach((ribbon, index) => {

@@ -9,7 +9,6 @@ import pytest
 
 import seqckpt.cli.report
 from seqckpt.cli import main
-from seqckpt.config import load_config
 
 
 @pytest.fixture
@@ -102,12 +101,27 @@ def test_a_damaged_prediction_is_named(copy: Path, capsys: pytest.CaptureFixture
 
 
 def test_a_report_that_fails_does_not_fail_the_run(
-    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: object, **options: object) -> Path:
         raise RuntimeError("no room")
 
     monkeypatch.setattr(seqckpt.cli.report, "write_report", fail)
-    _, config = load_config([f"config={copy / 'config.yaml'}"])
-    assert seqckpt.cli.report.try_to_report(copy, config, {}) is None
-    assert "warning: no report was written: RuntimeError: no room" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path)
+    split = ["data.split.train=[1]", "data.split.val=[2]", "data.split.test=[3]"]
+    settings = ["train.epochs=1", "data.image_size=32", "train.device=cpu"]
+    assert main(["train", "config=surgical_video.yaml", f"data.root={sample}", "run=a", *split, *settings]) == 0
+    said = capsys.readouterr()
+    assert "warning: no report was written: RuntimeError: no room" in said.err
+    assert said.out.splitlines()[-1].endswith(f"results in {Path('runs/a')}")
+    assert (tmp_path / "runs" / "a" / "summary.json").exists()
+
+
+def test_the_last_line_of_training_names_the_report(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a run that was at its end already, and goes on from there to its results."""
+    monkeypatch.chdir(copy.parent)
+    assert main(["train", f"resume={copy}"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].endswith(f"results in {copy}; look at {copy / 'report.html'}")
+    assert (copy / "report.html").exists()

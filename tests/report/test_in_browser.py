@@ -226,10 +226,11 @@ def test_ribbons_are_drawn_in_the_phases_colours(browser: Browser, page: Path) -
 
 def test_colours_that_repeat_are_hatched(browser: Browser, tmp_path: Path) -> None:
     names = [f"phase {number}" for number in range(30)]
-    prediction = make_prediction("v", [0] * 10 + [14] * 10 + [28] * 10, [0] * 30, num_phases=30)
+    prediction = make_prediction("v", [0] * 10 + [14] * 10 + [28] * 10, [29] * 30, num_phases=30)
     path = tmp_path / "many.html"
     path.write_text(make_page(make_report([prediction], names)), encoding="utf-8")
     browser.open(path)
+    assert browser.text("#bars li span") == "phase 29"  # the likeliest of many phases comes first
     place_in(browser, 0, 0)
     browser.wait("document.querySelector('.band canvas').width > 300")
     counts = browser.run(

@@ -1,4 +1,4 @@
-"""Runs of one value, and the longest runs of wrong frames."""
+"""Stretches of one value, and the longest of wrong frames."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from hypothesis import given
 from made_reports import make_prediction
 
 from seqckpt.report import find_wrong_stretches
-from seqckpt.report.stretches import find_runs
+from seqckpt.report.stretches import find_stretches
 
 
 @given(st.lists(st.integers(-1, 3), max_size=40))
-def test_runs_are_those_of_a_plain_loop(values: list[int]) -> None:
-    starts, stops = find_runs(np.array(values, np.int64))
-    runs = [(values[start], stop - start) for start, stop in zip(starts, stops, strict=True)]
-    assert runs == [(value, len(list(group))) for value, group in groupby(values)]
+def test_stretches_are_those_of_a_plain_loop(values: list[int]) -> None:
+    starts, stops = find_stretches(np.array(values, np.int64))
+    found = [(values[start], stop - start) for start, stop in zip(starts, stops, strict=True)]
+    assert found == [(value, len(list(group))) for value, group in groupby(values)]
 
 
 def test_the_longest_come_first_with_what_was_confused() -> None:
