@@ -12,7 +12,7 @@ from seqckpt.report.records import Row
 __all__ = ["draw_curves"]
 
 _WIDTH, _HEIGHT = 460, 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 14, 12, 34
+_LEFT, _RIGHT, _TOP, _BOTTOM = 56, 14, 12, 42
 _MARKERS = ("circle", "square", "diamond")
 
 
@@ -59,7 +59,7 @@ def _draw_panel(kind: str, series: dict[str, list[tuple[float, float]]]) -> str:
     grid = "".join(_draw_tick(place(first, tick)[1], tick, kind) for tick in ticks)
     epochs = _choose_epochs(first, last)
     below = "".join(
-        f'<text x="{place(epoch, 0)[0]:.1f}" y="{_HEIGHT - 16}" class="tick middle">{epoch:g}</text>'
+        f'<text x="{place(epoch, 0)[0]:.1f}" y="{_HEIGHT - 24}" class="tick middle">{epoch:g}</text>'
         for epoch in epochs
     )
     lines = "".join(
@@ -73,7 +73,7 @@ def _draw_panel(kind: str, series: dict[str, list[tuple[float, float]]]) -> str:
     return (
         f'<figure class="curve"><figcaption>{kind.capitalize()}</figcaption>'
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(f"{kind}: {described}")}">'
-        f'{grid}{below}<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 2}" class="tick end">epoch</text>{lines}</svg>'
+        f'{grid}{below}<text x="{_WIDTH - _RIGHT}" y="{_HEIGHT - 5}" class="tick end">epoch</text>{lines}</svg>'
         f'<ul class="keys">{legend}</ul></figure>'
     )
 

@@ -165,4 +165,4 @@ def test_curves_stay_in_their_frame(losses: list[float]) -> None:
     assert points is not None
     places = [tuple(map(float, place.split(","))) for place in points[1].split()]
     assert len(places) == len(losses)
-    assert all(48 <= x <= 446 and 12 <= y <= 216 for x, y in places)
+    assert all(56 <= x <= 446 and 12 <= y <= 208 for x, y in places)
