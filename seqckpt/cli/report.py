@@ -8,9 +8,11 @@ from pathlib import Path
 
 from seqckpt import build, training
 from seqckpt.cli.command import Command, take_names
+from seqckpt.cli.scoring import open_accumulator
 from seqckpt.config import Config, load_config
 from seqckpt.data import FrameSource
 from seqckpt.errors import UsageError
+from seqckpt.metrics import Accumulator
 from seqckpt.report import find_frames, write_report
 from seqckpt.units import format_bytes
 
@@ -35,7 +37,7 @@ def _report(arguments: Sequence[str], flags: frozenset[str]) -> int:
         except (UsageError, OSError) as error:
             reason = str(error).partition("\n")[0]
             print(f"warning: no pictures of the frames: {error}", file=sys.stderr)
-    path = write_report(folder, config, frames, without_frames=reason)
+    path = write_report(folder, config, frames, open_accumulator=_open_accumulator, without_frames=reason)
     print(f"{path} ({format_bytes(path.stat().st_size)}): open it in a browser")
     return 0
 
@@ -43,10 +45,15 @@ def _report(arguments: Sequence[str], flags: frozenset[str]) -> int:
 def try_to_report(folder: Path, config: Config, frames: Mapping[str, FrameSource]) -> Path | None:
     """Write the report of a run that has ended; if that fails, whatever the cause, warn and return None."""
     try:
-        return write_report(folder, config, frames)
+        return write_report(folder, config, frames, open_accumulator=_open_accumulator)
     except Exception as error:  # the run itself is finished and whole, and this is not worth failing for
         print(f"warning: no report was written: {type(error).__name__}: {error}", file=sys.stderr)
         return None
+
+
+def _open_accumulator(phase_names: Sequence[str], fps: float) -> Accumulator:
+    """Score as `evaluate` does unless told otherwise."""
+    return open_accumulator({}, phase_names, fps=fps)
 
 
 REPORT = Command(

@@ -6,7 +6,7 @@ import csv
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from seqckpt.config import Config
 from seqckpt.data import FrameSource
 from seqckpt.data.frame_source import Stretch
 from seqckpt.data.natural_order import sort_naturally
-from seqckpt.metrics import PooledScores, VideoScores
+from seqckpt.metrics import Accumulator, PooledScores, VideoScores
 from seqckpt.progress import progress_bar
 from seqckpt.report.facts import describe_run, list_facts, list_settings
 from seqckpt.report.page import make_page
@@ -29,21 +29,36 @@ __all__ = ["collect_report", "write_report"]
 
 _PICTURE_BYTES = 2_300_000  # 2.9 MiB in base64: with all else below 5 MiB
 
+OpenAccumulator = Callable[[Sequence[str], float], Accumulator]
+
+
+def _open_accumulator(phase_names: Sequence[str], fps: float) -> Accumulator:
+    return Accumulator(len(phase_names), fps=fps)
+
 
 def write_report(
     folder: Path,
     config: Config,
     frames: Mapping[str, FrameSource] | None = None,
     *,
+    open_accumulator: OpenAccumulator = _open_accumulator,
     without_frames: str = "",
     picture_bytes: int = _PICTURE_BYTES,
 ) -> Path:
     """Write report.html into a run's folder and return its path; a bar shows the progress if it takes over a second.
 
     `frames` are those of the videos by id, for pictures of up to `picture_bytes` in all; `without_frames` says why
-    there are none. Raises DataError where a file of the run is damaged. Memory: the page, and a sheet of pictures.
+    there are none. `open_accumulator` makes what scores the predictions, from phase names and frames per second.
+    Raises DataError where a file of the run is damaged. Memory: the page, and a sheet of pictures.
     """
-    report = collect_report(folder, config, frames, without_frames=without_frames, picture_bytes=picture_bytes)
+    report = collect_report(
+        folder,
+        config,
+        frames,
+        open_accumulator=open_accumulator,
+        without_frames=without_frames,
+        picture_bytes=picture_bytes,
+    )
     path = folder / "report.html"
     write_text(path, make_page(report))
     return path
@@ -54,6 +69,7 @@ def collect_report(
     config: Config,
     frames: Mapping[str, FrameSource] | None = None,
     *,
+    open_accumulator: OpenAccumulator = _open_accumulator,
     without_frames: str = "",
     picture_bytes: int = _PICTURE_BYTES,
 ) -> Report:
@@ -77,7 +93,8 @@ def collect_report(
     )
     if not predictions:
         return report
-    tables, by_video, pooled = score_tables(predictions, phase_names)
+    accumulator = open_accumulator(phase_names, config.data.fps)
+    tables, by_video, pooled = score_tables(predictions, phase_names, accumulator)
     return dataclasses.replace(
         report, tables=tables, confusion=pooled.confusion, headlines=_choose_headlines(by_video, pooled)
     )

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from seqckpt.metrics import Accumulator
 from seqckpt.report import Report, make_thumbnails
 from seqckpt.report.scores import score_tables
 from seqckpt.training import VideoPrediction
@@ -59,7 +60,7 @@ def make_prediction(
 
 def make_report(predictions: Sequence[VideoPrediction], names: Sequence[str] = NAMES, **fields: Any) -> Report:
     """Make a report with pictures for all videos, unless other fields are given."""
-    tables, _, pooled = score_tables(predictions, names)
+    tables, _, pooled = score_tables(predictions, names, Accumulator(len(names), fps=1))
     if "thumbnails" not in fields:
         sources = {entry.video_id: GreyFrames(len(entry.seconds)) for entry in predictions}
         fields["thumbnails"] = make_thumbnails(sources, budget_bytes=10**6)

@@ -166,3 +166,15 @@ def test_curves_stay_in_their_frame(losses: list[float]) -> None:
     places = [tuple(map(float, place.split(","))) for place in points[1].split()]
     assert len(places) == len(losses)
     assert all(56 <= x <= 446 and 12 <= y <= 208 for x, y in places)
+
+
+def test_every_protocol_is_in_a_table() -> None:
+    page = make_page(make_report([make_prediction("v", [0, 0, 1, 1], [0, 1, 1, 1])]))
+    rows = re.findall(r'<tr><th scope="row">([^<]*)</th>((?:<td[^>]*>[^<]*</td>)*)', page)
+    cells = {name: re.findall(r">([^<]*)</td>", row) for name, row in reversed(rows)}
+    dash = "\N{EN DASH}"
+    assert cells["video"] == ["0.750", dash, "0.750", "0.833", "0.750", "0.583", "0.733"]
+    assert cells["pooled"] == ["0.750", dash, "0.750", "0.833", "0.750", "0.583", "0.733"]
+    assert cells["relaxed"][0] == "1.000"
+    assert cells["relaxed-matlab"][2] == dash
+    assert cells["segmental"] == ["100.0", dash, "100.0", "100.0", "100.0"]
