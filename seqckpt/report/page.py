@@ -29,8 +29,8 @@ _FEW = 4  # ribbons, which are then taller
 _PROTOCOLS = (
     "video: every video is scored by itself, then the mean is taken over videos, phase by phase, and over phases. "
     "pooled: all labelled frames of all videos are scored as one sequence. relaxed: as video, with 10 seconds of "
-    "tolerance around the phases of the truth; relaxed-matlab: with the published script's fault, to compare with papers. "
-    "segmental: edit score and F1 of segments. A dash is a score that is undefined."
+    "tolerance around the phases of the truth; relaxed-matlab: with the published script's fault, to compare with "
+    "papers. segmental: edit score and F1 of segments. A dash is a score that is undefined."
 )
 _READING = (
     "In each ribbon the truth is above, the prediction below it, and the line at the foot marks wrong frames. "

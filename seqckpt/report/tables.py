@@ -24,13 +24,17 @@ def describe_table(title: str, rows: Sequence[Row]) -> str:
         return ""
     columns = list(rows[0])
     is_text = {column: any(_is_text(row.get(column)) for row in rows) for column in columns}
+    forms = {column: _choose_format([row.get(column) for row in rows]) for column in columns}
     head = "".join(
         f'<th scope="col"{"" if not is_text[column] else " class=text"}>{escape(str(column).replace("_", " "))}</th>'
         for column in columns
     )
     body = "".join(
-        f'<tr><th scope="row">{_show(row.get(columns[0]))}</th>'
-        + "".join(f"<td{' class=text' if is_text[name] else ''}>{_show(row.get(name))}</td>" for name in columns[1:])
+        f'<tr><th scope="row">{_show(row.get(columns[0]), forms[columns[0]])}</th>'
+        + "".join(
+            f"<td{' class=text' if is_text[name] else ''}>{_show(row.get(name), forms[name])}</td>"
+            for name in columns[1:]
+        )
         + "</tr>"
         for row in rows
     )
@@ -107,13 +111,20 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str)
 
 
-def _show(value: Any) -> str:
-    """Write a cell: three digits below ten, as scores have, one above, counts with separators."""
+def _choose_format(values: Sequence[Any]) -> str:
+    """Choose how the numbers of a column are written: three digits below ten, as scores have, one above."""
+    highest = max((abs(value) for value in values if _is_fraction(value)), default=0.0)
+    return ",.1f" if highest >= 10 else ".2g" if 0 < highest < 0.001 else ".3f"
+
+
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, (float, np.floating)) and math.isfinite(value)
+
+
+def _show(value: Any, form: str) -> str:
+    """Write a cell: fractions in the form of their column, counts with separators."""
     if value is None or value == "" or (isinstance(value, (float, np.floating)) and math.isnan(value)):
         return UNDEFINED
     if isinstance(value, (int, np.integer)):
         return f"{value:,}"
-    if isinstance(value, (float, np.floating)):
-        number = float(value)
-        return f"{number:.2g}" if 0 < abs(number) < 0.001 else f"{number:.3f}" if abs(number) < 10 else f"{number:,.1f}"
-    return escape(str(value))
+    return format(float(value), form) if isinstance(value, (float, np.floating)) else escape(str(value))
