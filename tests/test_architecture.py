@@ -1,7 +1,7 @@
 """The layers of the package, held against every import in it: one table says which edges are allowed.
 
     L5  cli  __main__  bench
-    L4  inference              a trained run, used
+    L4  inference  report      a trained run, used and shown
     L3  build                  the only unit that knows both config and library
     L2  training
     L1  core  memory  models  data  metrics  plots
@@ -52,8 +52,9 @@ ALLOWED: dict[str, set[str]] = {
     "training": ENGINE | APPLICATION | LIBRARY,
     "build": ENGINE | LIBRARY | {"config", "training"},
     "inference": BELOW_APPLICATION,
+    "report": BELOW_APPLICATION,
     "bench": BELOW_APPLICATION | {"inference"},
-    "cli": BELOW_APPLICATION | {"inference", "bench"},
+    "cli": BELOW_APPLICATION | {"inference", "report", "bench"},
     "__main__": {"cli"},
 }
 
@@ -71,6 +72,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "metrics": {"numpy"},
     "plots": {"matplotlib", "numpy", "PIL", "av"},
     "models": {"torch", "torchvision"},
+    "report": {"numpy", "PIL"},
 }
 
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "base", "manager"}

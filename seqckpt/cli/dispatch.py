@@ -24,6 +24,7 @@ from seqckpt.cli.export import EXPORT
 from seqckpt.cli.plan import PLAN
 from seqckpt.cli.predict import PREDICT
 from seqckpt.cli.profile import PROFILE
+from seqckpt.cli.report import REPORT
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
 from seqckpt.errors import TrainingError, UsageError
@@ -64,7 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 _COMMANDS = {
-    command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE, PREDICT, EXPORT)
+    command.name: command
+    for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, REPORT, COMPARE, PREDICT, EXPORT)
 }
 
 

@@ -14,6 +14,7 @@ import torch
 from seqckpt import build, training
 from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command
+from seqckpt.cli.report import try_to_report
 from seqckpt.config import Config, load_config, write_config
 from seqckpt.data import Clip
 from seqckpt.models import VideoModel
@@ -29,11 +30,12 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     origin = _find_origin(config, config_name)
     path = origin.folder if origin else training.choose_run_path(config.run, config_name, may_be_begun=_is_auto(config))
     with training.deterministic(config.train.deterministic):
-        summary = _run(config_name, config, path, origin, started=started)
+        summary, report = _run(config_name, config, path, origin, started=started)
     over = "mean over 1 video" if summary["num_test_videos"] == 1 else f"means over {summary['num_test_videos']} videos"
     print(
         f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} ({over}), "
         f"{format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
+        f"{f'; look at {report}' if report else ''}"
     )
     return 0
 
@@ -85,8 +87,11 @@ def _find_origin(config: Config, config_name: str) -> _Origin | None:
     return _Origin(folder, snapshot, state)
 
 
-def _run(config_name: str, config: Config, path: Path, origin: _Origin | None, *, started: float) -> dict[str, Any]:
-    """Read the data, build or rebuild what is trained, train it to its end, and write the results."""
+def _run(
+    config_name: str, config: Config, path: Path, origin: _Origin | None, *, started: float
+) -> tuple[dict[str, Any], Path | None]:
+    """Read the data, build or rebuild what is trained, train it to its end, write the results; return the summary
+    and the report, if there is one."""
     config.resume = None
     if config.train.tensorboard:
         training.check_tensorboard()
@@ -126,7 +131,8 @@ def _run(config_name: str, config: Config, path: Path, origin: _Origin | None, *
                 where = f"{path / 'last.pt'} after step {trainer.progress.step}"
                 print(f"saved {where}; resume={path} goes on from there", file=sys.stderr)
             raise
-        return _finish(trainer, config_name, config, videos, started=started)
+        summary = _finish(trainer, config_name, config, videos, started=started)
+    return summary, try_to_report(path, config, {video.video_id: video.frames for video in videos.test})
 
 
 def _plan(
