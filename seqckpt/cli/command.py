@@ -16,7 +16,8 @@ class Command:
 
     `run` is called with the arguments (config=..., key=value) and the set of flags given; it returns the exit code.
     `flags` maps each flag ("--full") to its meaning. `usage` is what follows the name on the command line; `names` maps
-    the arguments that are the command's own, and no keys of the configuration, to their meaning.
+    the arguments that are the command's own, and no keys of the configuration, to their meaning. `closing` ends the
+    help of a command without a configuration; the others' help ends with the configuration's keys.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Command:
     flags: Mapping[str, str] = field(default_factory=dict)
     usage: str = "config=FILE [key=value ...]"
     names: Mapping[str, str] = field(default_factory=dict)
+    closing: str = ""
 
 
 def take_names(

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
+from seqckpt.cli.bench import BENCH
 from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
 from seqckpt.cli.doctor import DOCTOR
@@ -59,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN)}
+_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, BENCH)}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
@@ -89,6 +90,8 @@ def _help(name: str | None) -> str:
     usage = " ".join([f"usage: seqckpt {name} {command.usage}", *(f"[{flag}]" for flag in command.flags)])
     named = {**{f"{name}=...": meaning for name, meaning in command.names.items()}, **command.flags}
     listed = "".join(f"{name:<16} {meaning}\n" for name, meaning in named.items())
+    if command.closing:
+        return f"{usage} [--debug]\n\n{command.meaning}\n{listed}\n{command.closing}"
     return f"""{usage} [--debug]
 
 {command.meaning}
