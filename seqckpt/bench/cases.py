@@ -6,6 +6,13 @@ import difflib
 from collections.abc import Sequence
 
 from seqckpt.bench.case import Case
+from seqckpt.bench.fixed_costs import FIXED_COSTS
+from seqckpt.bench.host_memory import HOST_MEMORY
+from seqckpt.bench.lm import LM
+from seqckpt.bench.memonger_cnn import MEMONGER_CNN
+from seqckpt.bench.nin import NIN
+from seqckpt.bench.rnn import RNN
+from seqckpt.bench.suggest import SUGGEST
 from seqckpt.bench.video import VIDEO
 from seqckpt.errors import UsageError
 
@@ -15,6 +22,13 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         VIDEO,
+        LM,
+        MEMONGER_CNN,
+        NIN,
+        RNN,
+        SUGGEST,
+        HOST_MEMORY,
+        FIXED_COSTS,
     )
 }
 

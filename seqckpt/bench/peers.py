@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["PEERS", "Cut", "Parts", "Step"]
+__all__ = ["PEERS", "Cut", "Parts", "Step", "lose_by_hand"]
 
 Step = Callable[[Tensor, Tensor], None]
 
@@ -58,8 +58,8 @@ def take_plain(parts: Parts, cut: Cut) -> Step:
     return step
 
 
-def checkpoint_by_hand(parts: Parts, cut: Cut) -> Step:
-    """torch.utils.checkpoint without reentry around each chunk and each segment, the last of either left out."""
+def lose_by_hand(parts: Parts, cut: Cut, frames: Tensor, targets: Tensor) -> Tensor:
+    """The loss, by torch.utils.checkpoint without reentry around each chunk and each segment, but the last of either."""
 
     def run(function: Callable[..., Any], *inputs: Any, is_last: bool) -> Any:
         return function(*inputs) if is_last else checkpoint(function, *inputs, use_reentrant=False)
@@ -67,20 +67,26 @@ def checkpoint_by_hand(parts: Parts, cut: Cut) -> Step:
     def lose(hidden: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(parts.decoder(hidden), targets, reduction="sum")
 
+    chunks = frames.split(cut.chunk_size)
+    features = torch.cat([run(parts.encode, chunk, is_last=chunk is chunks[-1]) for chunk in chunks])
+    hidden: list[Tensor] = []
+    state = None
+    pieces = features[None].split(cut.segment_length, 1)
+    for piece in pieces:
+        y, state = run(parts.rnn, piece, state, is_last=piece is pieces[-1])
+        hidden.append(y[0])
+    losses = [
+        run(lose, part, wanted, is_last=part is hidden[-1])
+        for part, wanted in zip(hidden, targets.split(cut.segment_length), strict=True)
+    ]
+    return torch.stack(losses).sum() / len(targets)
+
+
+def checkpoint_by_hand(parts: Parts, cut: Cut) -> Step:
+    """As PyTorch's documentation recommends: checkpoints without reentry around what is called in a row."""
+
     def step(frames: Tensor, targets: Tensor) -> None:
-        chunks = frames.split(cut.chunk_size)
-        features = torch.cat([run(parts.encode, chunk, is_last=chunk is chunks[-1]) for chunk in chunks])
-        hidden: list[Tensor] = []
-        state = None
-        pieces = features[None].split(cut.segment_length, 1)
-        for piece in pieces:
-            y, state = run(parts.rnn, piece, state, is_last=piece is pieces[-1])
-            hidden.append(y[0])
-        losses = [
-            run(lose, part, wanted, is_last=part is hidden[-1])
-            for part, wanted in zip(hidden, targets.split(cut.segment_length), strict=True)
-        ]
-        (torch.stack(losses).sum() / len(targets)).backward()
+        lose_by_hand(parts, cut, frames, targets).backward()
 
     return step
 

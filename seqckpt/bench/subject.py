@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from seqckpt.memory import AllocationRecord, time_step
 
-__all__ = ["Subject", "relative_error"]
+__all__ = ["Subject", "give_back", "relative_error"]
 
 _FIRST_GRADIENT = "first gradient"
 
@@ -42,7 +42,7 @@ class Subject:
         seconds = time_step(self._step, self._device)
         self._clear()
         if self._gives_back:
-            _give_back()
+            give_back()
         return seconds
 
     def peak(self) -> dict[str, int]:
@@ -65,7 +65,7 @@ class Subject:
         after = max((i.peak_bytes for i in record.intervals if i.name == _FIRST_GRADIENT), default=0)
         self._clear()
         if self._gives_back:
-            _give_back()
+            give_back()
         return {
             "peak_bytes": max(before, after - gradients),
             "with_gradients_bytes": record.peak_bytes,
@@ -115,7 +115,7 @@ def relative_error(gradients: Mapping[str, Tensor], reference: Mapping[str, Tens
     return max(errors)
 
 
-def _give_back() -> None:
+def give_back() -> None:
     """Give memory that the C library keeps for later back to the system, where that can be asked for."""
     try:
         ctypes.CDLL("libc.so.6").malloc_trim(0)

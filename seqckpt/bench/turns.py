@@ -70,10 +70,11 @@ def measure_side_by_side(
     *,
     num_steps: int,
     num_warm_ups: int = 1,
+    peaks: bool = True,
     limit_bytes: int | None = None,
     tick: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Figures]:
-    """Measure ways by workers that live side by side: steps in turn, round by round, then each one's peak.
+    """Measure ways by workers that live side by side: steps in turn, round by round, then (with `peaks`) each one's peak.
 
     A way that fails has a `problem` and drops out. `tick` is called with a way's name before each piece of work.
     """
@@ -100,7 +101,7 @@ def measure_side_by_side(
                 seconds = attempt(name, "time")
                 if seconds is not None:
                     found[name].seconds.append(seconds)
-        for name in ways:
+        for name in ways if peaks else ():
             peak = attempt(name, "peak")
             if peak is not None:
                 found[name].peak_bytes = peak["peak_bytes"]

@@ -105,7 +105,7 @@ def run_video(settings: Settings, report: Report) -> None:
     with progress_bar(total=num_ticks, desc="video", unit="step") as bar:
 
         def tick(name: str) -> None:
-            bar.set_postfix_str(name)
+            bar.set_postfix_str(name, refresh=False)
             bar.update()
 
         errors = measure_gradient_errors(ways, settings, tick)

@@ -92,7 +92,7 @@ def _context() -> BaseContext:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["seqckpt.bench.worker"])
+    context.set_forkserver_preload(["seqckpt.bench.cases"])  # with all that subjects are built of
     return context
 
 
