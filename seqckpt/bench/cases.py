@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from seqckpt.bench.case import Case
 from seqckpt.bench.fixed_costs import FIXED_COSTS
 from seqckpt.bench.host_memory import HOST_MEMORY
+from seqckpt.bench.learning import LEARNING
 from seqckpt.bench.lm import LM
 from seqckpt.bench.memonger_cnn import MEMONGER_CNN
 from seqckpt.bench.nin import NIN
+from seqckpt.bench.planning import PLANNING
+from seqckpt.bench.reading import READING
 from seqckpt.bench.rnn import RNN
 from seqckpt.bench.suggest import SUGGEST
 from seqckpt.bench.video import VIDEO
+from seqckpt.bench.video_long import VIDEO_LONG
 from seqckpt.errors import UsageError
 
 __all__ = ["CASES", "choose_cases"]
@@ -22,11 +26,15 @@ CASES: dict[str, Case] = {
     case.name: case
     for case in (
         VIDEO,
+        VIDEO_LONG,
         LM,
         MEMONGER_CNN,
         NIN,
         RNN,
         SUGGEST,
+        LEARNING,
+        PLANNING,
+        READING,
         HOST_MEMORY,
         FIXED_COSTS,
     )

@@ -93,7 +93,9 @@ def run_host_memory(settings: Settings, report: Report) -> None:
             report.records.append({"way": way, "beyond_tensors": beyond, "bytes_per_frame": slope})
             cells = [format_bytes(beyond[short]), format_bytes(beyond[long]), f"{slope:,.0f} bytes"]
             rows.append([way, *cells])
-    title = f"what a step's forward leaves beside tensors, chunks of {settings['chunk']}, segments of {settings['segment']}"
+    title = (
+        f"what a step's forward leaves beside tensors, chunks of {settings['chunk']}, segments of {settings['segment']}"
+    )
     report.add_table(title, ["way", f"T = {short:,}", f"T = {long:,}", "for each frame more"], rows)
 
 

@@ -98,7 +98,11 @@ def _comparison(network: str, settings: Settings) -> Comparison:
     names = {"plain": "plain", "torch": "torch's checkpoint_sequential", "ours": "our checkpoint_sequential"}
     names["suggested"] = "our suggest_checkpoint_location"
     if network == "vnet":
-        names = {"plain": "plain", "torch": "torch's checkpoint around stages", "ours": "our Checkpointed around stages"}
+        names = {
+            "plain": "plain",
+            "torch": "torch's checkpoint around stages",
+            "ours": "our Checkpointed around stages",
+        }
     common = {"network": network, "depth": depth, "side": side}
     return Comparison(
         title=title,

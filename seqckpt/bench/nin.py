@@ -73,7 +73,7 @@ def run_nin(settings: Settings, report: Report) -> None:
             rows.append([figure.name, figure.problem or "plain failed", "", "", ""])
             continue
         epoch = f"{seconds * _EPOCH_IMAGES / batch:.0f} s"
-        less, more = f"{1 - peak / plain.peak_bytes:.0%} less", f"{seconds / plain.step_seconds - 1:+.0%}"
+        less, more = f"{peak / plain.peak_bytes - 1:+.0%}", f"{seconds / plain.step_seconds - 1:+.0%}"
         rows.append([figure.name, format_bytes(peak), less, f"{seconds:.3g} s, {epoch} an epoch", more])
     title = f"network in network, batches of {batch} images of 32 x 32"
     report.add_table(title, ["way", "peak of a step", "memory", "median step", "time"], rows)

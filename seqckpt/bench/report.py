@@ -21,7 +21,13 @@ class Report:
     """
 
     def __init__(
-        self, name: str, folder: Path, *, settings: Mapping[str, Any], hardware: Mapping[str, Any], is_quick: bool = False
+        self,
+        name: str,
+        folder: Path,
+        *,
+        settings: Mapping[str, Any],
+        hardware: Mapping[str, Any],
+        is_quick: bool = False,
     ) -> None:
         self.name = name
         self.folder = folder
