@@ -1,7 +1,7 @@
 """Case host-memory: what the process grows by for each frame, beside tensors: graph nodes, Python's objects.
 
-Resident size after forward, when the graph is whole, less what torch's allocator has handed out there, which is frames'
-features, hidden states, logits' sums. Each figure from a process of its own; the slope between two lengths is the answer.
+Resident size after forward, when the graph is whole, less what torch's allocator has handed out there: features, hidden
+states, losses. Each figure is from a process of its own; the slope between two lengths is the answer.
 """
 
 from __future__ import annotations
@@ -93,9 +93,8 @@ def run_host_memory(settings: Settings, report: Report) -> None:
             report.records.append({"way": way, "beyond_tensors": beyond, "bytes_per_frame": slope})
             cells = [format_bytes(beyond[short]), format_bytes(beyond[long]), f"{slope:,.0f} bytes"]
             rows.append([way, *cells])
-    title = (
-        f"what a step's forward leaves beside tensors, chunks of {settings['chunk']}, segments of {settings['segment']}"
-    )
+    cut = f"chunks of {settings['chunk']}, segments of {settings['segment']}"
+    title = f"what a step's forward leaves beside tensors, {cut}"
     report.add_table(title, ["way", f"T = {short:,}", f"T = {long:,}", "for each frame more"], rows)
 
 

@@ -44,7 +44,12 @@ class Run:
         optimiser = build.build_optimiser(model, config)
         with tempfile.TemporaryDirectory() as folder:
             trainer = training.Trainer(
-                model, optimiser, build.build_settings(config), folder=Path(folder), num_phases=len(phase_names)
+                model,
+                optimiser,
+                build.build_settings(config),
+                folder=Path(folder),
+                num_phases=len(phase_names),
+                extra={},
             )
             trainer.fit(videos.clips(config.data.clip_length), videos.val)
             trainer.load_best()
@@ -117,12 +122,6 @@ LEARNING = Case(
         "num_videos": 0,
         "video_seconds": 500,
     },
-    quick={
-        "seeds": (0,),
-        "clip_lengths": (25, 100),
-        "frames_per_step": 100,
-        "epochs": 1,
-        "num_videos": 3,
-        "video_seconds": 100,
-    },
+    quick={"seeds": (0,), "clip_lengths": (25, 100), "frames_per_step": 100, "epochs": 1}
+    | {"num_videos": 3, "video_seconds": 100},
 )

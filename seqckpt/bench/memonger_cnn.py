@@ -42,8 +42,9 @@ def build_cnn_subject(*, network: str, way: str, size: int, depth: int, side: in
     generator = torch.Generator().manual_seed(1)
     if network == "vnet":
         model: nn.Module = VNet(_WRAPS[way])
-        shape, num_classes, run = (size, 1, side, side, side), 2, model
-        targets = torch.randint(num_classes, (size, side, side, side), generator=generator)
+        shape: tuple[int, ...] = (size, 1, side, side, side)
+        run: Callable[[Tensor], Tensor] = model
+        targets = torch.randint(2, (size, side, side, side), generator=generator)
     else:
         model = build_resnet(depth) if network == "resnet" else build_densenet(depth)
         shape, run = (size, 3, side, side), _forward_of(model, way, side)
@@ -100,8 +101,8 @@ def _comparison(network: str, settings: Settings) -> Comparison:
     if network == "vnet":
         names = {
             "plain": "plain",
-            "torch": "torch's checkpoint around stages",
-            "ours": "our Checkpointed around stages",
+            "torch": "torch's checkpoint for stages",
+            "ours": "our Checkpointed for stages",
         }
     common = {"network": network, "depth": depth, "side": side}
     return Comparison(

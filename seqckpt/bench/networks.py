@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -100,8 +101,8 @@ class VNet(nn.Module):
         self.down_stages = nn.ModuleList(
             wrap(_VolumeStage(a, b, n)) for a, b, n in zip([1, *widths[1:]], widths, (1, 2, 3, 3), strict=True)
         )
-        self.downs = nn.ModuleList(nn.Conv3d(a, b, 2, 2) for a, b in zip(widths, widths[1:], strict=False))
-        self.ups = nn.ModuleList(nn.ConvTranspose3d(b, a, 2, 2) for a, b in zip(widths, widths[1:], strict=False))
+        self.downs = nn.ModuleList(nn.Conv3d(a, b, 2, 2) for a, b in pairwise(widths))
+        self.ups = nn.ModuleList(nn.ConvTranspose3d(b, a, 2, 2) for a, b in pairwise(widths))
         self.up_stages = nn.ModuleList(
             wrap(_VolumeStage(2 * a, a, n)) for a, n in zip(widths[:-1], (1, 2, 3), strict=True)
         )

@@ -27,8 +27,8 @@ class Parts:
     entropy of all frames."""
 
     encoder: nn.Module
-    transform: Callable[[Tensor], Tensor]
-    rnn: nn.Module
+    transform: nn.Module
+    rnn: nn.LSTM
     decoder: nn.Module
 
     def encode(self, frames: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ def take_plain(parts: Parts, cut: Cut) -> Step:
 
 
 def lose_by_hand(parts: Parts, cut: Cut, frames: Tensor, targets: Tensor) -> Tensor:
-    """The loss, by torch.utils.checkpoint without reentry around each chunk and each segment, but the last of either."""
+    """The loss, with torch.utils.checkpoint, not reentrant, around each chunk and segment but the last of either."""
 
     def run(function: Callable[..., Any], *inputs: Any, is_last: bool) -> Any:
         return function(*inputs) if is_last else checkpoint(function, *inputs, use_reentrant=False)
@@ -162,7 +162,7 @@ def cache_gradients(parts: Parts, cut: Cut) -> Step:
 
 
 def save_on_cpu(parts: Parts, cut: Cut) -> Step:
-    """Saved tensors moved to the CPU's memory: for a GPU; on a CPU they are there already, and this is the plain run."""
+    """Saved tensors moved to the CPU's memory: for a GPU. On a CPU they are there already: the plain run."""
 
     def step(frames: Tensor, targets: Tensor) -> None:
         with torch.autograd.graph.save_on_cpu(pin_memory=frames.is_cuda):

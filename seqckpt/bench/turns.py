@@ -74,7 +74,7 @@ def measure_side_by_side(
     limit_bytes: int | None = None,
     tick: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Figures]:
-    """Measure ways by workers that live side by side: steps in turn, round by round, then (with `peaks`) each one's peak.
+    """Measure ways by workers that live side by side: steps in turn, round by round, then each one's peak (`peaks`).
 
     A way that fails has a `problem` and drops out. `tick` is called with a way's name before each piece of work.
     """

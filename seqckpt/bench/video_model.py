@@ -62,10 +62,9 @@ def build_parts(encoder_name: str, *, channels_last: bool, dtype: torch.dtype = 
     rnn = nn.LSTM(encoder.num_features, HIDDEN_SIZE, batch_first=True)
     parts = Parts(encoder, FrameTransform(), rnn, nn.Linear(HIDDEN_SIZE, NUM_PHASES))
     for module in (parts.encoder, parts.transform, parts.rnn, parts.decoder):
-        assert isinstance(module, nn.Module)
         module.to(device=default_device(), dtype=dtype)
     if channels_last:
-        parts.encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        parts.encoder.to(memory_format=torch.channels_last)
     return parts
 
 

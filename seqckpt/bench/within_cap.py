@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["Largest", "Trial", "find_largest"]
 
+_LEAP = 8  # times the largest known size: farther than that no line through small sizes is to be trusted
 _RESOLUTION = 0.02  # of the size: nearer to the largest one nobody needs to know it
 
 
@@ -55,6 +56,7 @@ def find_largest(
         (a, bytes_a), (b, bytes_b) = sorted(points, key=lambda point: abs(point[1] - cap_bytes))[:2]
         slope = (bytes_b - bytes_a) / (b - a)
         guess = a + int((cap_bytes - bytes_a) // slope) if slope > 0 else most
+        guess = min(guess, _LEAP * low) if guess < high else (low + high) // 2
         size = min(max(guess, low + max(1, round(_RESOLUTION * low))), high - 1, most)
         predicted = round(bytes_a + slope * (size - a))
         trials.append(Trial(size, predicted, measure(size)))
