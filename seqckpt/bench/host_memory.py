@@ -58,20 +58,21 @@ class Growth:
         return record.intervals[0].end_bytes
 
 
-def _ours(encoder: nn.Module, rnn: nn.Module, decoder: nn.Module, cut: Cut) -> Any:
-    chunked = ChunkedEncoder(encoder, cut.chunk_size, transform=_to_float)
+def _ours(encoder: nn.Module, rnn: nn.LSTM, decoder: nn.Module, cut: Cut) -> Any:
+    chunked = ChunkedEncoder(encoder, cut.chunk_size, transform=_ToFloat())
     segmented = SegmentedRNN(rnn, cut.segment_length)
     head = SegmentedLoss(decoder, nn.CrossEntropyLoss(), cut.segment_length)
     return lambda frames, targets: head(segmented(chunked(frames[None]))[0], targets[None])
 
 
-def _by_hand(encoder: nn.Module, rnn: nn.Module, decoder: nn.Module, cut: Cut) -> Any:
-    parts = Parts(encoder, _to_float, rnn, decoder)
+def _by_hand(encoder: nn.Module, rnn: nn.LSTM, decoder: nn.Module, cut: Cut) -> Any:
+    parts = Parts(encoder, _ToFloat(), rnn, decoder)
     return lambda frames, targets: lose_by_hand(parts, cut, frames, targets)
 
 
-def _to_float(frames: Tensor) -> Tensor:
-    return frames.float() / 255
+class _ToFloat(nn.Module):
+    def forward(self, frames: Tensor) -> Tensor:
+        return frames.float() / 255
 
 
 def _resident_bytes() -> int:

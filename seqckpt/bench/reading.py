@@ -21,13 +21,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-import av
 import numpy as np
 import torch
 from torch import nn
 
 from seqckpt.bench.case import Case, Settings
-from seqckpt.bench.made_video import write_pattern
+from seqckpt.bench.made_videos import make_long_video, write_pattern
 from seqckpt.bench.report import Report
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Clip, FrameSource, Video, WaitingTime, clip_loader, sample_videos
@@ -63,7 +62,7 @@ def measure_cache(folder: Path, settings: Settings, report: Report) -> None:
 
 def measure_waiting(folder: Path, settings: Settings, report: Report) -> None:
     """Run steps on clips that are decoded on the way (854 x 480, 25 fps, a sample each second), read ahead or not."""
-    path = _make_long_video(folder, seconds=600)
+    path = make_long_video(folder, seconds=600)
     for name, (encoder, pixels, hidden_size, _) in _JOBS.items():
         model = _build_model(encoder, hidden_size)
         _step(model, torch.zeros(2 * _CHUNK, 3, pixels, pixels, dtype=torch.uint8))  # warms up
@@ -103,7 +102,7 @@ def measure_memory(folder: Path, settings: Settings, report: Report) -> None:
 
 def measure_decoding(folder: Path, settings: Settings, report: Report) -> None:
     """Decode a long video of 480p at one frame a second, resized to 224, with this package and with ffmpeg."""
-    path = _make_long_video(folder, seconds=settings["seconds"])
+    path = make_long_video(folder, seconds=settings["seconds"])
     cores = sorted(os.sched_getaffinity(0))[: settings["threads"]]
     os.sched_setaffinity(0, cores)  # also of the programs started from here
     program = shutil.which("ffmpeg")
@@ -204,27 +203,6 @@ def _median_seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         seconds.append(time.perf_counter() - started)
     return median(seconds[1:])
-
-
-def _make_long_video(folder: Path, *, seconds: int) -> Path:
-    """Make a video of 854 x 480 pixels and 25 fps: two minutes encoded, and their packets repeated."""
-    path, part = folder / f"long-{seconds}.mp4", folder / "part.mp4"
-    if path.exists():
-        return path
-    write_pattern(part, width=854, height=480, num_frames=3000, key_every=250)
-    with av.open(str(part)) as source, av.open(str(path), "w") as target:
-        stream = source.streams.video[0]
-        copy = target.add_stream_from_template(stream)
-        assert stream.time_base is not None
-        length = int(120 / stream.time_base)
-        for repeat in range(seconds // 120):
-            source.seek(0)
-            for packet in source.demux(stream):
-                if packet.size and packet.pts is not None and packet.dts is not None:
-                    packet.pts, packet.dts = packet.pts + repeat * length, packet.dts + repeat * length
-                    packet.stream = copy
-                    target.mux(packet)
-    return path
 
 
 _MEASUREMENTS = {

@@ -15,7 +15,7 @@ import torch
 
 from seqckpt.bench.case import Case, Settings
 from seqckpt.bench.hardware import default_device, free_memory
-from seqckpt.bench.made_video import write_pattern
+from seqckpt.bench.made_videos import write_pattern
 from seqckpt.bench.report import Report
 from seqckpt.bench.subject import Subject
 from seqckpt.bench.turns import fits
