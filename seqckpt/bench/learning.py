@@ -42,14 +42,10 @@ class Run:
         videos = build.read_videos(config.data, ids)
         model.to(build.choose_device(config.train.device))
         optimiser = build.build_optimiser(model, config)
+        settings = build.build_settings(config)
         with tempfile.TemporaryDirectory() as folder:
             trainer = training.Trainer(
-                model,
-                optimiser,
-                build.build_settings(config),
-                folder=Path(folder),
-                num_phases=len(phase_names),
-                extra={},
+                model, optimiser, settings, folder=Path(folder), phase_names=phase_names, extra={}
             )
             trainer.fit(videos.clips(config.data.clip_length), videos.val)
             trainer.load_best()
