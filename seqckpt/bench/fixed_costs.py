@@ -24,7 +24,7 @@ def run_fixed_costs(settings: Settings, report: Report) -> None:
         for chunk in settings["chunks"]:
             common = {"encoder": "small", "pixels": settings["pixels"], "num_frames": settings["frames"]}
             common |= {"choice": str(chunk), "segment_length": settings["segment"], "gives_back": False}
-            ways = {"ours": {"way": OURS, **common}, "by hand": {"way": "checkpoint by hand", **common}}
+            ways = {"ours": {"way": OURS, **common}, "by hand": {"way": "checkpoint", **common}}
             figures = measure_side_by_side(
                 ways, build_video_subject, num_steps=settings["steps"], num_warm_ups=2, tick=lambda name: bar.update()
             )

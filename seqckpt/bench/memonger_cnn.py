@@ -110,7 +110,7 @@ def _comparison(network: str, settings: Settings) -> Comparison:
         size_name="batch",
         build=build_cnn_subject,
         ways={name: {"way": way, **common} for way, name in names.items()},
-        first=(1, 2),
+        first=(2, 4),
         error_size=2,
         most_ratio=settings["most_ratio"],
     )
@@ -130,10 +130,10 @@ MEMONGER_CNN = Case(
         "steps": 3,
     },
     quick={
-        "cap": "96MiB",
-        "resnet_depth": 56,
-        "densenet_depth": 22,
-        "volume": 8,
+        "cap": "64MiB",
+        "resnet_depth": 29,
+        "densenet_depth": 16,
+        "volume": 16,
         "most_ratio": 3.0,
         "steps": 1,
     },

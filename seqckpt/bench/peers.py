@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-__all__ = ["PEERS", "Cut", "Parts", "Step", "lose_by_hand"]
+__all__ = ["CUTTERS", "LABELS", "PEERS", "Cut", "Parts", "Step", "lose_by_hand"]
 
 Step = Callable[[Tensor, Tensor], None]
 
@@ -204,10 +204,20 @@ def compile_with_budget(parts: Parts, cut: Cut) -> Step:
 
 PEERS: dict[str, Callable[[Parts, Cut], Step]] = {
     "plain": take_plain,
-    "checkpoint by hand": checkpoint_by_hand,
-    "tutorial's recipe": follow_recipe,
-    "GradCache": cache_gradients,
+    "checkpoint": checkpoint_by_hand,
+    "recipe": follow_recipe,
+    "gradcache": cache_gradients,
     "save_on_cpu": save_on_cpu,
     "fairscale": wrap_by_fairscale,
-    "torch.compile, budget 0.5": compile_with_budget,
+    "compile": compile_with_budget,
 }
+LABELS = {
+    "plain": "plain",
+    "checkpoint": "checkpoint by hand",
+    "recipe": "tutorial's recipe",
+    "gradcache": "GradCache",
+    "save_on_cpu": "save_on_cpu",
+    "fairscale": "fairscale",
+    "compile": "torch.compile, budget 0.5",
+}
+CUTTERS = ("checkpoint", "recipe", "gradcache", "fairscale")  # those that the cut is given to

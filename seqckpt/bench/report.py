@@ -48,7 +48,8 @@ class Report:
         self._add(text)
 
     def add_picture(self, kind: str, title: str) -> Path:
-        """Return the path that a picture is to be drawn to; it is shown in the Markdown."""
+        """Make the folder and return the path that a picture is to be drawn to; it is shown in the Markdown."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{self.name}-{kind}.png"
         self._parts.append(f"![{title}]({path.name})")
         return path

@@ -14,7 +14,7 @@ from typing import Any
 
 from seqckpt.bench.case import Case, Settings
 from seqckpt.bench.hardware import default_device, free_memory
-from seqckpt.bench.peers import PEERS
+from seqckpt.bench.peers import CUTTERS, LABELS, PEERS
 from seqckpt.bench.report import Report
 from seqckpt.bench.turns import Figures, fits, measure_side_by_side
 from seqckpt.bench.video_model import OURS, build_video_subject, parse_choice
@@ -28,7 +28,7 @@ __all__ = ["VIDEO", "choose_ways", "measure_gradient_errors", "predict_peak"]
 
 Ways = dict[str, dict[str, Any]]
 
-_CUTTERS = ("checkpoint by hand", "tutorial's recipe", "GradCache", "fairscale")
+_PEERS = tuple(peer for peer in PEERS if peer != "plain")
 _EXACT = 1e-6  # a float64 gradient's error below this is rounding
 _PLAIN = "plain"
 
@@ -45,11 +45,13 @@ def choose_ways(settings: Settings) -> Ways:
         ways[f"{OURS}: {name} ({parse_choice(choice).describe()})"] = {"way": OURS, "choice": choice, **last}
     balanced = str(parse_choice(ours["balanced"]).chunk_size)
     sizes = sorted({parse_choice(choice).chunk_size for choice in ours.values()} - {int(balanced)})
-    for peer in (name for name in PEERS if name != "plain" and name in settings["peers"]):
-        cutter = peer in _CUTTERS
-        ways[f"{peer}, chunks of {balanced}" if cutter else peer] = {"way": peer, "choice": balanced, **last}
-        for size in sizes if peer == "checkpoint by hand" else ():
-            ways[f"{peer}, chunks of {size}"] = {"way": peer, "choice": str(size), **last}
+    for peer in settings["peers"]:
+        if peer not in PEERS:
+            raise UsageError(f"peers={peer}: expected some of {', '.join(_PEERS)}")
+        label = f"{LABELS[peer]}, chunks of {balanced}" if peer in CUTTERS else LABELS[peer]
+        ways[label] = {"way": peer, "choice": balanced, **last}
+        for size in sizes if peer == "checkpoint" else ():
+            ways[f"{LABELS[peer]}, chunks of {size}"] = {"way": peer, "choice": str(size), **last}
     common = {"choice": balanced, "segment_length": settings["segment"]}
     return {name: {**common, **arguments} for name, arguments in ways.items()}
 
@@ -246,7 +248,7 @@ def _draw_lengths(report: Report) -> None:
             for record in report.records
             if (record["encoder"], record["pixels"]) == model and record["peak_bytes"]
         ]
-        names = [_PLAIN, *(p["label"] for p in points if p["label"].startswith((OURS, "checkpoint by hand")))]
+        names = [_PLAIN, *(p["label"] for p in points if p["label"].startswith((OURS, LABELS["checkpoint"])))]
         shown = [point for point in points if point["label"] in names]
         if shown:
             plot_peak_memory(shown, report.add_picture(f"peak-{model[0]}-{model[1]}", "peak memory over T"))
@@ -267,17 +269,17 @@ VIDEO = Case(
         "fastest": "25+2",
         "sweep": ("",)[:0],
         "channels_last": 1,
-        "peers": tuple(name for name in PEERS if name != "plain"),
+        "peers": _PEERS,
         "error_encoder": "resnet18",
         "error_frames": 40,
         "error_pixels": 32,
     },
     quick={
-        "models": ("resnet18-64",),
-        "lengths": (50, 100),
+        "models": ("small-64",),
+        "lengths": (100, 250),
         "steps": 1,
-        "peers": tuple(name for name in PEERS if name not in ("plain", "torch.compile, budget 0.5")),
-        "error_encoder": "resnet18",
+        "peers": tuple(peer for peer in _PEERS if peer != "compile"),  # half a minute of compiling
+        "error_encoder": "small",
         "error_frames": 20,
     },
 )

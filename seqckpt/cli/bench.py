@@ -44,18 +44,16 @@ def _run(
     began = time.perf_counter()
     report = Report(case.name, folder, settings=settings, hardware=read_hardware(command), is_quick=is_quick)
     print(f"\n## {case.name}: {case.meaning}", flush=True)
-    folder.mkdir(parents=True, exist_ok=True)
     try:
         case.run(settings, report)
-    except UsageError:
-        raise
-    except Exception as error:
-        if is_alone:
+    except BaseException as error:
+        if report.records:  # what there is of hours of measuring
+            report.write()
+        if is_alone or not isinstance(error, Exception) or isinstance(error, UsageError):
             raise
         print(f"error: {case.name}: {type(error).__name__}: {error}", file=sys.stderr)
         return False
-    finally:
-        written = report.write()
+    written = report.write()
     elapsed = format_seconds(time.perf_counter() - began)
     print(f"\n{case.name} took {elapsed}; {', '.join(path.name for path in written)} and pictures are in {folder}")
     return True
