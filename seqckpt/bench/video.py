@@ -197,7 +197,8 @@ def _add_table(
     title = f"{encoder} at {pixels} px, LSTM 256, T = {num_frames:,}, one clip"
     report.add_table(title, heads, rows)
     exact = [f for f in figures.values() if f.peak_bytes and f.step_seconds and (f.gradient_error or 0) < _EXACT]
-    report.add_note(_describe_front(exact))
+    if any(figure.name.startswith(OURS) for figure in exact):
+        report.add_note(_describe_front(exact))
     points = [
         FrontPoint(f.name, f.peak_bytes, f.step_seconds, f.name.startswith(OURS), (f.gradient_error or 0) < _EXACT)
         for f in figures.values()
