@@ -169,6 +169,8 @@ def _measure_length(
         known = [point for point in points[name] if point[0] > 16] or points[name]
         if problem := fits(predict_peak(known, num_frames), free):
             problems[name] = problem
+        elif ways[name]["way"] == "compile" and num_frames not in settings["compile_lengths"]:
+            problems[name] = "left out: to compile for one length takes minutes (compile_lengths)"
     tried = {
         name: {**arguments, "encoder": encoder, "pixels": pixels, "num_frames": num_frames}
         for name, arguments in ways.items()
@@ -271,6 +273,7 @@ VIDEO = Case(
         "sweep": ("",)[:0],
         "channels_last": 1,
         "peers": _PEERS,
+        "compile_lengths": (100, 500),
         "error_encoder": "resnet18",
         "error_frames": 40,
         "error_pixels": 32,
