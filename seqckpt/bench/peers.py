@@ -7,6 +7,7 @@ plain run; it is here because that is worth a column of its own.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -178,6 +179,7 @@ def wrap_by_fairscale(parts: Parts, cut: Cut) -> Step:
         from fairscale.nn.checkpoint import checkpoint_wrapper
     except ImportError as error:
         raise RuntimeError(f"not installed here ({error}); pip install fairscale") from error
+    warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")  # they are frames
     encoder = checkpoint_wrapper(parts.encoder)
 
     def step(frames: Tensor, targets: Tensor) -> None:

@@ -125,8 +125,8 @@ def _serve(
 def _describe(error: BaseException) -> tuple[str, str]:
     text = f"{type(error).__name__}: {error}".strip()
     is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
-    signs = ("allocate memory", "not enough memory", "out of memory", "bad_alloc")
-    signs += ("could not create a memory", "could not create a primitive")  # oneDNN's words for it
+    signs = ["allocate memory", "not enough memory", "out of memory", "bad_alloc"]
+    signs += ["could not create a memory", "could not create a primitive"]  # oneDNN's words for it
     if is_memory or any(sign in text.lower() for sign in signs):
         return "memory", text
     where = traceback.extract_tb(error.__traceback__)[-1:]
