@@ -1,4 +1,4 @@
-"""Progress bars: lively in a terminal, a line now and then in a log file."""
+"""Progress bars: lively in a terminal, a whole line a minute in a log file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,23 @@ from tqdm import tqdm
 
 __all__ = ["progress_bar"]
 
+_QUIET_SECONDS = 60.0
+
 
 def progress_bar(*args: Any, **options: Any) -> tqdm:
-    """tqdm with the same arguments, which writes every ten seconds at most where stderr is no terminal."""
-    return tqdm(*args, mininterval=0.1 if sys.stderr.isatty() else 10.0, **options)
+    """tqdm with the same arguments; where stderr is no terminal, nothing for a minute, and then a line each minute."""
+    if sys.stderr.isatty():
+        return tqdm(*args, **options)
+    quiet = {"file": _WholeLines(), "mininterval": _QUIET_SECONDS, "delay": _QUIET_SECONDS, "ncols": 100}
+    return tqdm(*args, **{**options, **quiet, "dynamic_ncols": False})
+
+
+class _WholeLines:
+    """Stands in for stderr: of what a bar draws over and over, each state is a line of its own."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            print(line, file=sys.stderr, flush=True)
+
+    def flush(self) -> None:
+        """Each line is written through at once."""

@@ -69,7 +69,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "core": {"torch"},
     "memory": {"torch"},
     "metrics": {"numpy"},
-    "plots": {"matplotlib", "numpy"},
+    "plots": {"matplotlib", "numpy", "PIL", "av"},
     "models": {"torch", "torchvision"},
 }
 

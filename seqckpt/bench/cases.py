@@ -12,6 +12,7 @@ from seqckpt.bench.learning import LEARNING
 from seqckpt.bench.lm import LM
 from seqckpt.bench.memonger_cnn import MEMONGER_CNN
 from seqckpt.bench.nin import NIN
+from seqckpt.bench.online import ONLINE
 from seqckpt.bench.planning import PLANNING
 from seqckpt.bench.reading import READING
 from seqckpt.bench.rnn import RNN
@@ -35,6 +36,7 @@ CASES: dict[str, Case] = {
         LEARNING,
         PLANNING,
         READING,
+        ONLINE,
         HOST_MEMORY,
         FIXED_COSTS,
     )

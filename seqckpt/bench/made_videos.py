@@ -1,4 +1,4 @@
-"""Videos to measure with: a moving pattern, any length, made in a moment."""
+"""Videos to measure with, of any size: a moving pattern over a textured ground."""
 
 from __future__ import annotations
 
@@ -8,28 +8,7 @@ from pathlib import Path
 import av
 import numpy as np
 
-__all__ = ["make_long_video", "write_pattern"]
-
-
-def make_long_video(folder: Path, *, seconds: int) -> Path:
-    """Make a video of 854 x 480 pixels and 25 fps: two minutes encoded, and their packets repeated."""
-    path, part = folder / f"long-{seconds}.mp4", folder / "part.mp4"
-    if path.exists():
-        return path
-    write_pattern(part, width=854, height=480, num_frames=3000, key_every=250)
-    with av.open(str(part)) as source, av.open(str(path), "w") as target:
-        stream = source.streams.video[0]
-        copy = target.add_stream_from_template(stream)
-        assert stream.time_base is not None
-        length = int(120 / stream.time_base)
-        for repeat in range(seconds // 120):
-            source.seek(0)
-            for packet in source.demux(stream):
-                if packet.size and packet.pts is not None and packet.dts is not None:
-                    packet.pts, packet.dts = packet.pts + repeat * length, packet.dts + repeat * length
-                    packet.stream = copy
-                    target.mux(packet)
-    return path
+__all__ = ["write_pattern"]
 
 
 def write_pattern(path: Path, *, width: int, height: int, num_frames: int, key_every: int) -> None:

@@ -9,6 +9,7 @@ from seqckpt.build.data import (
     estimate_frame_cache,
     examine_videos,
     fill_frame_cache,
+    read_split,
     read_videos,
 )
 from seqckpt.build.model import (
@@ -49,6 +50,7 @@ __all__ = [
     "find_unusable_names",
     "is_open_to_plan",
     "list_class_weights",
+    "read_split",
     "read_videos",
     "set_class_weights",
     "take_largest_batch",

@@ -38,7 +38,7 @@ from seqckpt.data import (
     sample_videos,
 )
 from seqckpt.data import read_videos as read_data_set
-from seqckpt.errors import ConfigError, DataError
+from seqckpt.errors import ConfigError, DataError, UsageError
 
 __all__ = [
     "Videos",
@@ -49,6 +49,7 @@ __all__ = [
     "estimate_frame_cache",
     "examine_videos",
     "fill_frame_cache",
+    "read_split",
     "read_videos",
 ]
 
@@ -88,13 +89,26 @@ def choose_videos(data: DataConfig) -> dict[str, list[str]]:
 
 def read_videos(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
     """Read the videos chosen, after the checks that cost nothing; what is odd is said in the log."""
+    return Videos(**_read_and_check(data, ids))
+
+
+def read_split(data: DataConfig, split: str) -> list[Video]:
+    """Read the videos of one part of the split: train, val or test. Raises UsageError where it is none, or empty."""
+    ids = choose_videos(data)
+    if not ids.get(split):
+        filled = [name for name, entries in ids.items() if entries]
+        raise UsageError(f"split={split}: no videos; expected one of {', '.join(filled)}")
+    return _read_and_check(data, {split: ids[split]})[split]
+
+
+def _read_and_check(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> dict[str, list[Video]]:
     try:
-        return _read_and_check(data, ids)
+        return _read_parts(data, ids)
     except DataError as error:
         raise DataError(f"{error}\n`python -m seqckpt doctor config=...` shows all that is odd or wrong") from error
 
 
-def _read_and_check(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Videos:
+def _read_parts(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> dict[str, list[Video]]:
     names = choose_phase_names(data)
     videos = read_data_set(
         _open_data_set(data),
@@ -112,7 +126,7 @@ def _read_and_check(data: DataConfig, ids: Mapping[str, Sequence[str]]) -> Video
     parts = {name: [by_id[video_id] for video_id in part] for name, part in ids.items()}
     counts = {name: count_classes(part, len(names)) for name, part in parts.items()}
     report_findings([*_check_phase_names(data), *check_balance(counts, names)])
-    return Videos(**parts)
+    return parts
 
 
 def count_phases(videos: Videos, names: Sequence[str]) -> dict[str, dict[str, int]]:

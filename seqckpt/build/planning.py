@@ -25,17 +25,26 @@ class Planning:
         self.model, self.sample, self.optimiser = model.train(), sample, optimiser
         budget = config.memory.budget or "auto"
         self.budget_bytes = resolve_budget(budget, model, sample, optimiser=optimiser)
+        self.reserved_bytes = _reserve(config, model)
         self.fixed = hold_chunk_size(model, _fixed_by(config.memory))
         self.costs = measure(model, sample, optimiser=optimiser, budget_bytes=self.budget_bytes)
 
     def choose(self, budget_bytes: int | None = None) -> Schedule:
         """Return the fastest schedule within the configuration's budget, or another one."""
-        return solve(self.costs, self.budget_bytes if budget_bytes is None else budget_bytes, self.fixed)
+        within = self.budget_bytes if budget_bytes is None else budget_bytes
+        return solve(self.costs, max(1, within - self.reserved_bytes), self.fixed)
 
     @property
     def resident_bytes(self) -> int:
         """What is there before a first step: parameters and frames; the optimiser's state comes with the step."""
-        return self.costs.parameter_bytes + self.costs.frame_bytes
+        return self.costs.parameter_bytes + self.costs.frame_bytes + self.reserved_bytes
+
+
+def _reserve(config: Config, model: VideoModel) -> int:
+    """Return the bytes that a step has beside what is measured: averaged weights, and gradients of earlier batches."""
+    copied = [*model.parameters(), *model.buffers()] if config.train.ema is not None else []
+    added_to = [p for p in model.parameters() if p.requires_grad] if config.train.accumulate > 1 else []
+    return sum(tensor.nbytes for tensor in (*copied, *added_to))
 
 
 def is_open_to_plan(memory: MemoryConfig) -> bool:

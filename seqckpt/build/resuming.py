@@ -32,6 +32,9 @@ def check_resumable(saved: str, config: Config) -> list[str]:
     """
     before, now = list_values(read_config(saved)), list_values(config)
     differing = {key: (before[key], now[key]) for key in now if key not in _UNSAID and before[key] != now[key]}
+    if before["memory.budget"] is not None:  # what was left open was planned, and is no setting of anybody's
+        planned = [key for key in differing if key.startswith("memory.") and before[key] is None]
+        differing = {key: pair for key, pair in differing.items() if key not in planned}
     refused = {key: pair for key, pair in differing.items() if _is_in(key, _KEPT) and not _is_in(key, _FREE)}
     if refused:
         listed = "\n".join(f"  {line}" for line in _list(refused))

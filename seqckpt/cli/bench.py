@@ -80,6 +80,7 @@ BENCH = Command(
     {_QUICK: "small sizes and few steps: under three minutes for all cases"},
     usage="[case ...] [key=value ...]",
     names=_OUTPUT,
-    closing="Without a case all of them run, one after the other; a key goes to every case that has it. The cases, "
+    takes_keys=False,
+    closing="\n\nWithout a case all of them run, one after the other; a key goes to every case that has it. The cases, "
     f"with their settings in a full run:\n{_list_cases()}",
 )

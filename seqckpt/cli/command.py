@@ -16,8 +16,9 @@ class Command:
 
     `run` is called with the arguments (config=..., key=value) and the set of flags given; it returns the exit code.
     `flags` maps each flag ("--full") to its meaning. `usage` is what follows the name on the command line; `names` maps
-    the arguments that are the command's own, and no keys of the configuration, to their meaning. `closing` ends the
-    help of a command without a configuration; the others' help ends with the configuration's keys.
+    the arguments that are the command's own, and no keys of the configuration, to their meaning. `takes_keys` says
+    whether keys of the configuration may follow. `closing` ends the
+    help of a command that takes none.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Command:
     flags: Mapping[str, str] = field(default_factory=dict)
     usage: str = "config=FILE [key=value ...]"
     names: Mapping[str, str] = field(default_factory=dict)
+    takes_keys: bool = True
     closing: str = ""
 
 

@@ -18,8 +18,12 @@ from typing import TextIO
 from seqckpt.cli.bench import BENCH
 from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
+from seqckpt.cli.compare import COMPARE
 from seqckpt.cli.doctor import DOCTOR
+from seqckpt.cli.evaluate import EVALUATE
+from seqckpt.cli.export import EXPORT
 from seqckpt.cli.plan import PLAN
+from seqckpt.cli.predict import PREDICT
 from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
@@ -60,7 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
-_COMMANDS = {command.name: command for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, BENCH)}
+_COMMANDS = {
+    command.name: command
+    for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, COMPARE, PREDICT, EXPORT, BENCH)
+}
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:
@@ -90,8 +97,9 @@ def _help(name: str | None) -> str:
     usage = " ".join([f"usage: seqckpt {name} {command.usage}", *(f"[{flag}]" for flag in command.flags)])
     named = {**{f"{name}=...": meaning for name, meaning in command.names.items()}, **command.flags}
     listed = "".join(f"{name:<16} {meaning}\n" for name, meaning in named.items())
-    if command.closing:
-        return f"{usage} [--debug]\n\n{command.meaning}\n{listed}\n{command.closing}"
+    if not command.takes_keys:
+        debug = "--debug (or SEQCKPT_DEBUG=1) shows tracebacks."
+        return f"{usage} [--debug]\n\n{command.meaning}\n{listed}\n{debug}{command.closing}"
     return f"""{usage} [--debug]
 
 {command.meaning}

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from seqckpt import build
 from seqckpt.cli.command import Command
+from seqckpt.cli.text_table import align
 from seqckpt.config import load_config
 from seqckpt.data import Finding, format_balance
 
@@ -17,10 +18,10 @@ def _doctor(arguments: Sequence[str], flags: frozenset[str]) -> int:
     _, config = load_config(arguments, find_more=build.find_unusable_names)
     names = build.choose_phase_names(config.data)
     checkup = build.examine_videos(config.data, full="--full" in flags)
-    print(_align(checkup.table))
+    print(align(checkup.table))
     print()
     weights = build.weigh_classes(config.train.class_weights, checkup.counts.get("train"))
-    print(_align(format_balance(checkup.counts, names, weights=weights)))
+    print(align(format_balance(checkup.counts, names, weights=weights)))
     print()
     for severity in ("error", "warning", "note"):
         _print_findings([finding for finding in checkup.findings if finding.severity == severity])
@@ -34,13 +35,6 @@ def _print_findings(findings: Sequence[Finding]) -> None:
         print(f"{finding.severity}: {finding.subject}: {finding.message}")
         if finding.hint:
             print(f"    {finding.hint}")
-
-
-def _align(table: Sequence[Sequence[str]]) -> str:
-    """Write a table with its columns under each other."""
-    widths = [max(len(cell) for cell in column) for column in zip(*table, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in table)
-    return "\n".join(line.rstrip() for line in lines)
 
 
 DOCTOR = Command(

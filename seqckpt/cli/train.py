@@ -138,7 +138,8 @@ def _plan(
     """
     if config.memory.budget is None or not build.is_open_to_plan(config.memory):
         return config, None
-    planning = build.Planning(config, model, build.take_largest_batch(config, clips), optimiser)
+    with training.Precision(config.train.precision, next(model.parameters()).device).autocast():
+        planning = build.Planning(config, model, build.take_largest_batch(config, clips), optimiser)
     schedule = planning.choose()
     schedule.apply(model)
     print(f"planned for {format_bytes(planning.budget_bytes)}: {schedule}", flush=True)

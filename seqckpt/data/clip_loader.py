@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from seqckpt.data.augmentation import Augmentation
 from seqckpt.data.clips import Clip
 from seqckpt.data.prefetch import Prefetched, WaitingTime
-from seqckpt.errors import DataError
+from seqckpt.errors import DataError, TrainingError
 
 __all__ = ["clip_loader"]
 
@@ -48,6 +48,7 @@ def clip_loader(
     )
     numbers = count()
     return _Loader(
+        [", ".join(f"{clip.video.video_id} frames {clip.start} to {clip.stop}" for clip in batch) for batch in batches],
         dataset,
         batch_sampler=[list(islice(numbers, len(batch))) for batch in batches],
         collate_fn=list,
@@ -57,10 +58,28 @@ def clip_loader(
 
 
 class _Loader(DataLoader[Any]):
-    """A DataLoader that raises a worker's DataError as it is: torch would wrap a traceback around the message."""
+    """A DataLoader that raises a worker's DataError as it is, and names the batch at which a worker died.
+
+    torch would wrap a traceback around the one, and tell only a process number of the other. `names` are the batches'.
+    """
+
+    def __init__(self, names: Sequence[str], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.names = names
 
     def __iter__(self) -> Iterator[list[Clip]]:  # type: ignore[override]
-        for batch in super().__iter__():
+        batches = super().__iter__()
+        for name in self.names:
+            try:
+                batch = next(batches)
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise TrainingError(
+                    f"a process that loads clips ended unexpectedly while {name} was waited for, or the batch after "
+                    f"it: {str(error).splitlines()[0]}\nIf it was killed for memory, lower data.num_workers, "
+                    "data.clip_length or train.batch_size; data.num_workers=0 reads frames in the main process"
+                ) from error
             for clip in batch:
                 if isinstance(clip, DataError):
                     raise clip

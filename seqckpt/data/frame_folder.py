@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from seqckpt.data.natural_order import sort_naturally
+from seqckpt.data.resizing import resize_picture
 from seqckpt.data.timeline import Timeline, to_fraction
 from seqckpt.errors import DataError
 
-__all__ = ["FolderIndex", "find_first_number", "index_folder", "list_images", "read_images"]
+__all__ = ["FolderIndex", "find_first_number", "index_folder", "list_images", "read_image_size", "read_images"]
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}
 _ERRORS = (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError)
@@ -88,13 +89,23 @@ def index_folder(folder: Path, *, frame_rate: float) -> FolderIndex:
     return FolderIndex(folder, stamps, int(stamps[-1]) + step, 1 / Fraction(rate), tuple(name for _, name in numbered))
 
 
+def read_image_size(index: FolderIndex) -> tuple[int, int]:
+    """Return height and width of a folder's first image. Raises DataError where it cannot be opened."""
+    path = index.path / index.names[0]
+    try:
+        with Image.open(path) as image:
+            return image.height, image.width
+    except _ERRORS as error:
+        raise DataError(f"{path} cannot be opened as an image ({error}); extract it anew") from error
+
+
 def read_images(
     index: FolderIndex, numbers: NDArray[np.int64], *, image_size: tuple[int, int], tolerant: bool = False
 ) -> Iterator[NDArray[np.uint8] | None]:
     """Decode the images at these places (from 0) as RGB, uint8 (3, height, width), one by one.
 
-    Resized by Pillow, averaging areas when it shrinks; the aspect ratio is not kept. Where one cannot be decoded, None
-    comes in its place if `tolerant`; otherwise raises DataError with its path.
+    Resized by `resize_picture`. Where one cannot be decoded, None comes in its place if `tolerant`; otherwise raises
+    DataError with its path.
     """
     last: tuple[int, NDArray[np.uint8] | None] = (-1, None)
     for number in numbers.tolist():
@@ -104,7 +115,6 @@ def read_images(
 
 
 def _read_image(path: Path, size: tuple[int, int], *, tolerant: bool) -> NDArray[np.uint8] | None:
-    height, width = size
     try:
         with Image.open(path) as image:
             if image.mode[0] in "IF":  # Pillow would cut off all above 255: a white picture
@@ -118,10 +128,7 @@ def _read_image(path: Path, size: tuple[int, int], *, tolerant: bool) -> NDArray
             f"{path} cannot be decoded as an image ({reason}); extract it anew, or let data.corrupt=repeat put the "
             "last good frame in its place"
         ) from error
-    if picture.size != (width, height):
-        shrinks = height < picture.height or width < picture.width
-        picture = picture.resize((width, height), Image.Resampling.BOX if shrinks else Image.Resampling.BILINEAR)
-    return np.ascontiguousarray(np.asarray(picture).transpose(2, 0, 1))
+    return resize_picture(picture, size)
 
 
 def _check_spacing(folder: Path, numbered: list[tuple[int, str]]) -> int:

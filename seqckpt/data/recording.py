@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from seqckpt.data.frame_folder import FolderIndex, index_folder, list_images, read_images
+from seqckpt.data.frame_folder import FolderIndex, index_folder, list_images, read_image_size, read_images
 from seqckpt.data.timeline import Timeline, to_fraction
-from seqckpt.data.video_file import VideoIndex, index_video, read_duration_seconds, read_frames
+from seqckpt.data.video_file import VideoIndex, index_video, read_duration_seconds, read_frames, read_shown_size
 from seqckpt.errors import DataError
 
-__all__ = ["guess_num_samples", "identify", "index_recording", "number_frames", "read_recording"]
+__all__ = ["find_shown_size", "guess_num_samples", "identify", "index_recording", "number_frames", "read_recording"]
 
 _PIECE_BYTES = 1 << 16
 
@@ -64,6 +64,14 @@ def read_recording(
                 "and there is none before it to repeat; repair the file, or leave the video out"
             )
         yield last
+
+
+def find_shown_size(timeline: Timeline) -> tuple[int, int]:
+    """Return height and width of a recording's pictures as they are shown, in square pixels."""
+    if isinstance(timeline, VideoIndex):
+        return read_shown_size(timeline)
+    assert isinstance(timeline, FolderIndex)
+    return read_image_size(timeline)
 
 
 def number_frames(timeline: Timeline, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:

@@ -16,14 +16,15 @@ from typing import Any
 import av
 import numpy as np
 from av.container import InputContainer
-from av.video.reformatter import Interpolation, VideoReformatter
+from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
+from seqckpt.data.resizing import resize_decoded
 from seqckpt.data.timeline import Timeline
 from seqckpt.errors import DataError
 
-__all__ = ["VideoIndex", "index_video", "read_duration_seconds", "read_frames"]
+__all__ = ["VideoIndex", "index_video", "read_duration_seconds", "read_frames", "read_shown_size"]
 
 _ERRORS = (av.FFmpegError, OSError, ValueError, EOFError)
 
@@ -85,15 +86,20 @@ def read_duration_seconds(path: Path) -> float:
     return index_video(path).duration_seconds
 
 
+def read_shown_size(index: VideoIndex) -> tuple[int, int]:
+    """Return height and width of a video's pictures as players show them, where pixels need not be square."""
+    with _open(index.path) as (_, stream):
+        ratio = stream.sample_aspect_ratio or 1
+        return index.height, max(1, round(index.width * ratio))
+
+
 def read_frames(
     index: VideoIndex, numbers: NDArray[np.int64], *, image_size: tuple[int, int], tolerant: bool = False
 ) -> Iterator[NDArray[np.uint8] | None]:
     """Decode the frames of these numbers (rising, repeats allowed) as RGB, uint8 (3, height, width), one by one.
 
-    Resized by FFmpeg's swscale in the same pass that turns YUV into RGB, averaging areas when it shrinks: one pass in
-    C over the decoded planes, where a resize of tensors would first need the full-size RGB picture. The aspect ratio
-    is not kept. Where a wanted frame cannot be decoded whole, None comes in its place if `tolerant`; otherwise raises
-    DataError, with the second at which it is shown.
+    Resized by `resize_decoded`. Where a wanted frame cannot be decoded whole, None comes in its place if `tolerant`;
+    otherwise raises DataError, with the second at which it is shown.
     """
     wanted = index.stamps[numbers]
     num_read = 0
@@ -141,7 +147,7 @@ def _decode_what_is_whole(
             if position == len(wanted):
                 return
             if wanted[position] == frame.pts:
-                row = None if is_damaged else _resize(reformatter, frame, size)
+                row = None if is_damaged else resize_decoded(frame, size, reformatter=reformatter)
                 while position < len(wanted) and wanted[position] == frame.pts:
                     yield row
                     position += 1
@@ -185,7 +191,7 @@ def _decode(
                     continue
                 if frame.pts > target or is_damaged:
                     raise _NotDecoded(target, "it is missing" if frame.pts > target else "it is damaged")
-                row = _resize(reformatter, frame, size)
+                row = resize_decoded(frame, size, reformatter=reformatter)
                 while position < len(wanted) and wanted[position] == frame.pts:
                     position += 1
                     yield row
@@ -231,14 +237,6 @@ def _seek(container: InputContainer, stream: VideoStream, index: VideoIndex, tar
 def _key_before(index: VideoIndex, stamp: int) -> int:
     place = int(np.searchsorted(index.key_stamps, stamp, side="right")) - 1
     return int(index.key_stamps[place]) if place >= 0 else int(index.stamps[0])
-
-
-def _resize(reformatter: VideoReformatter, frame: av.VideoFrame, size: tuple[int, int]) -> NDArray[np.uint8]:
-    height, width = size
-    shrinks = height < frame.height or width < frame.width
-    method = Interpolation.AREA if shrinks else Interpolation.BILINEAR
-    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method, threads=1)
-    return np.ascontiguousarray(resized.to_ndarray().transpose(2, 0, 1))
 
 
 @contextlib.contextmanager

@@ -55,7 +55,7 @@ def frame_accuracy(truth: ArrayLike, prediction: ArrayLike, ignore_index: int = 
     >>> frame_accuracy([0, -100, 1, 1], [0, 5, 1, 0])
     0.6666666666666666
     """
-    truth, prediction = _labelled(truth, prediction, ignore_index)
+    truth, prediction = labelled_frames(truth, prediction, ignore_index)
     return float((truth == prediction).mean()) if truth.size else float("nan")
 
 
@@ -70,14 +70,7 @@ def confusion_matrix(
     array([[1, 1],
            [0, 1]])
     """
-    truth, prediction = _labelled(truth, prediction, ignore_index)
-    for name, phases in (("truth", truth), ("prediction", prediction)):
-        outside = (phases < 0) | (phases >= num_phases)
-        if outside.any():
-            raise UsageError(
-                f"{name} holds phase {phases[outside][0]}: expected 0 to {num_phases - 1} ({num_phases} phases), "
-                f"or {ignore_index} in the truth for frames without label"
-            )
+    truth, prediction = checked_phases(truth, prediction, num_phases, ignore_index=ignore_index)
     counts = np.bincount(truth * num_phases + prediction, minlength=num_phases**2)
     return counts.reshape(num_phases, num_phases)
 
@@ -129,8 +122,10 @@ def mean_of_defined(values: Floats) -> float:
     return float(defined.mean()) if defined.size else float("nan")
 
 
-def _labelled(truth: ArrayLike, prediction: ArrayLike, ignore_index: int) -> tuple[Integers, Integers]:
-    """Return the labelled frames of both as int64."""
+def labelled_frames(
+    truth: ArrayLike, prediction: ArrayLike, ignore_index: int = IGNORE_INDEX
+) -> tuple[Integers, Integers]:
+    """Return the labelled frames of both as int64. Raises LengthMismatchError where they differ in length."""
     truth, prediction = _integers("truth", truth), _integers("prediction", prediction)
     if truth.shape != prediction.shape:
         raise LengthMismatchError(
@@ -138,6 +133,21 @@ def _labelled(truth: ArrayLike, prediction: ArrayLike, ignore_index: int) -> tup
         )
     labelled = truth != ignore_index
     return truth[labelled], prediction[labelled]
+
+
+def checked_phases(
+    truth: ArrayLike, prediction: ArrayLike, num_phases: int, *, ignore_index: int = IGNORE_INDEX
+) -> tuple[Integers, Integers]:
+    """Return the labelled frames of both as int64, all in [0, num_phases); UsageError where one is outside."""
+    truth, prediction = labelled_frames(truth, prediction, ignore_index)
+    for name, phases in (("truth", truth), ("prediction", prediction)):
+        outside = (phases < 0) | (phases >= num_phases)
+        if outside.any():
+            raise UsageError(
+                f"{name} holds phase {phases[outside][0]}: expected 0 to {num_phases - 1} ({num_phases} phases), "
+                f"or {ignore_index} in the truth for frames without label"
+            )
+    return truth, prediction
 
 
 def _integers(name: str, phases: ArrayLike) -> Integers:

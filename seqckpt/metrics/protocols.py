@@ -5,13 +5,11 @@
 `pooled`: all frames of all videos are scored as one sequence; a phase measure is averaged over the phases that occur
     in truth or prediction and have a defined value.
 
-Standard deviations divide by N - 1, as MATLAB's `std` in the M2CAI challenge script that most papers report with; that
-of a single value is nan.
+Other protocols are in `relaxed`, `segmental` and `delay`; `accumulator` gathers videos for all of them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,26 +27,11 @@ from seqckpt.metrics.frame import (
     mean_of_defined,
     scores_of_confusion,
 )
+from seqckpt.metrics.measure import Measure, average, plain, std_of_defined
 
-__all__ = ["MEASURES", "Measure", "PooledScores", "VideoScores", "pooled_scores", "video_scores"]
+__all__ = ["MEASURES", "PooledScores", "VideoScores", "pooled_scores", "video_scores"]
 
 MEASURES = ("precision", "recall", "jaccard", "f1")
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One phase measure over a set of V videos and K phases; nan where undefined.
-
-    `mean` is the mean of `per_phase`, which holds means over videos; `std_over_phases` is its spread.
-    `std_over_videos` is the spread of `per_video`, which holds each video's mean over its phases.
-    """
-
-    mean: float
-    std_over_phases: float
-    std_over_videos: float
-    per_phase: Floats
-    per_video: Floats
-    per_video_and_phase: Floats
 
 
 @dataclass(frozen=True)
@@ -70,7 +53,7 @@ class VideoScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and lists for JSON, undefined values as None."""
-        return _plain(self)
+        return plain(self)
 
 
 @dataclass(frozen=True)
@@ -94,7 +77,7 @@ class PooledScores:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain numbers and lists for JSON, undefined values as None."""
-        return _plain(self)
+        return plain(self)
 
 
 def video_scores(
@@ -114,13 +97,13 @@ def video_scores(
     accuracies = np.array([_accuracy(confusion) for confusion in confusions])
     per_video = [scores_of_confusion(confusion) for confusion in confusions]
     balanced = np.array([mean_of_defined(scores.recall) for scores in per_video])
-    measures = {name: _average(np.stack([getattr(scores, name) for scores in per_video])) for name in MEASURES}
+    measures = {name: average(np.stack([getattr(scores, name) for scores in per_video])) for name in MEASURES}
     return VideoScores(
         protocol="video",
         num_videos=len(confusions),
         num_frames=int(sum(confusion.sum() for confusion in confusions)),
         accuracy_mean=mean_of_defined(accuracies),
-        accuracy_std_over_videos=_std_of_defined(accuracies),
+        accuracy_std_over_videos=std_of_defined(accuracies),
         accuracy_per_video=accuracies,
         balanced_accuracy_mean=mean_of_defined(balanced),
         confusion=np.sum(confusions, axis=0),
@@ -158,15 +141,20 @@ def pooled_scores(
     )
 
 
-def _confusions(
-    truths: Sequence[ArrayLike], predictions: Sequence[ArrayLike], num_phases: int, ignore_index: int
-) -> list[Integers]:
+def check_videos(truths: Sequence[ArrayLike], predictions: Sequence[ArrayLike]) -> None:
+    """Raise UsageError where there is no video, LengthMismatchError where some have no labels or no predictions."""
     if len(truths) != len(predictions):
         raise LengthMismatchError(
             f"{len(truths)} videos have labels and {len(predictions)} predictions: expected one each"
         )
     if not truths:
         raise UsageError("no video to score: expected at least one")
+
+
+def _confusions(
+    truths: Sequence[ArrayLike], predictions: Sequence[ArrayLike], num_phases: int, ignore_index: int
+) -> list[Integers]:
+    check_videos(truths, predictions)
     pairs = zip(truths, predictions, strict=True)
     return [confusion_matrix(truth, guess, num_phases, ignore_index=ignore_index) for truth, guess in pairs]
 
@@ -174,29 +162,3 @@ def _confusions(
 def _accuracy(confusion: Integers) -> float:
     num_frames = confusion.sum()
     return float(np.trace(confusion) / num_frames) if num_frames else float("nan")
-
-
-def _average(per_video_and_phase: Floats) -> Measure:
-    per_phase = np.array([mean_of_defined(column) for column in per_video_and_phase.T])
-    per_video = np.array([mean_of_defined(row) for row in per_video_and_phase])
-    return Measure(
-        mean=mean_of_defined(per_phase),
-        std_over_phases=_std_of_defined(per_phase),
-        std_over_videos=_std_of_defined(per_video),
-        per_phase=per_phase,
-        per_video=per_video,
-        per_video_and_phase=per_video_and_phase,
-    )
-
-
-def _std_of_defined(values: Floats) -> float:
-    defined = values[~np.isnan(values)]
-    return float(defined.std(ddof=1)) if defined.size > 1 else float("nan")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, VideoScores | PooledScores | Measure):
-        return {name: _plain(field) for name, field in vars(value).items()}
-    if isinstance(value, np.ndarray | list):
-        return [_plain(entry) for entry in (value.tolist() if isinstance(value, np.ndarray) else value)]
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -43,6 +43,16 @@ class VideoModel(nn.Module):
         if truncate is not None and getattr(_core(rnn), "bidirectional", False):
             raise UsageError(f"truncate={truncate}: a bidirectional network has no state that could be cut in time")
 
+    @property
+    def is_bidirectional(self) -> bool:
+        """Whether some network over time reads frames from the end too, by torch's attribute of that name."""
+        return any(getattr(module, "bidirectional", False) for module in self.rnn.modules())
+
+    @property
+    def core(self) -> nn.Module:
+        """The network over time itself, without what drives it in segments or compiles it."""
+        return _core(self.rnn)
+
     def forward(self, frames: Sequence[Any], targets: Sequence[Tensor], state: Any = None) -> tuple[Tensor, Any]:
         """Return the loss over a batch of clips, a scalar, and the recurrent state at the end of the clips.
 

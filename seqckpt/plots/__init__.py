@@ -1,5 +1,6 @@
 """Pictures from plain records: results of training, and memory. They are drawn without pyplot, and appear whole."""
 
+from seqckpt.plots.annotated_video import PhaseBand, choose_drawn_size, write_annotated_video
 from seqckpt.plots.comparison import FrontPoint, plot_front, plot_series
 from seqckpt.plots.confusion import plot_confusion
 from seqckpt.plots.memory import MemoryPoint, compare_traces, plot_peak_memory, plot_trace
@@ -11,8 +12,10 @@ __all__ = [
     "PALETTE",
     "FrontPoint",
     "MemoryPoint",
+    "PhaseBand",
     "PlanPoint",
     "Ribbon",
+    "choose_drawn_size",
     "compare_traces",
     "phase_style",
     "plot_confusion",
@@ -23,4 +26,5 @@ __all__ = [
     "plot_series",
     "plot_trace",
     "plot_trade_off",
+    "write_annotated_video",
 ]

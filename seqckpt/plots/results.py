@@ -29,19 +29,22 @@ _TICK_STEPS_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 
 
 @dataclass(frozen=True)
 class Ribbon:
-    """One video: true and predicted phase of each frame (integers; below 0 is unlabelled) and its time in seconds."""
+    """One video: true and predicted phase of each frame (integers; below 0 is unlabelled) and its time in seconds.
+
+    `truth` is None where it is not known: a new video.
+    """
 
     video_id: str
-    truth: ArrayLike
+    truth: ArrayLike | None
     prediction: ArrayLike
     seconds: ArrayLike
 
 
 def plot_ribbons(ribbons: Sequence[Ribbon | Mapping[str, Any]], phase_names: Sequence[str], path: str | Path) -> None:
-    """Draw the phases of videos as ribbons over time: one row a video, truth above prediction, a legend of names.
+    """Draw the phases of videos as ribbons over time: one row a video, truth (where it is known) above prediction.
 
-    A mapping with the fields of `Ribbon` does as well. Frames below 0 are grey. Raises UsageError where a video's
-    arrays differ in length, or hold a phase without a name.
+    A mapping with the fields of `Ribbon` does as well; a legend names the phases. Frames below 0 are grey. Raises
+    UsageError where a video's arrays differ in length, or hold a phase without a name.
     """
     rows = [row if isinstance(row, Ribbon) else Ribbon(**row) for row in ribbons]
     if not rows:
@@ -53,15 +56,20 @@ def plot_ribbons(ribbons: Sequence[Ribbon | Mapping[str, Any]], phase_names: Seq
     end_seconds = 0.0
     for index, row in enumerate(rows):
         truth, prediction, edges = _check_ribbon(row, len(phase_names))
-        has_unlabelled |= bool((truth < 0).any() or (prediction < 0).any())
+        has_unlabelled |= any(bool((phases < 0).any()) for phases in (truth, prediction) if phases is not None)
         end_seconds = max(end_seconds, float(edges[-1]))
-        _draw_runs(axes, truth, edges, bottom=index - 0.40, height=0.42)
-        _draw_runs(axes, prediction, edges, bottom=index + 0.05, height=0.32)
+        if truth is None:
+            _draw_runs(axes, prediction, edges, bottom=index - 0.40, height=0.77)
+        else:
+            _draw_runs(axes, truth, edges, bottom=index - 0.40, height=0.42)
+            _draw_runs(axes, prediction, edges, bottom=index + 0.05, height=0.32)
     axes.set_xlim(0, end_seconds)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     size = min(10.0, 0.45 * 72 * row_inches)
     axes.set_yticks(range(len(rows)), [row.video_id for row in rows], fontsize=size, parse_math=False)
-    axes.set_title("each row: truth above, prediction below", loc="left", fontsize=9, color=INK)
+    has_truth = any(row.truth is not None for row in rows)
+    title = "each row: truth above, prediction below" if has_truth else "predicted phases"
+    axes.set_title(title, loc="left", fontsize=9, color=INK)
     _time_axis(axes, end_seconds)
     tidy(axes, keep=("bottom",))
     _phase_legend(figure, phase_names, has_unlabelled)
@@ -104,15 +112,18 @@ def phase_style(phase: int) -> dict[str, str]:
     return {"color": PALETTE[phase % len(PALETTE)], "hatch": _HATCHES[phase // len(PALETTE) % len(_HATCHES)]}
 
 
-def _check_ribbon(row: Ribbon, num_phases: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return truth, prediction, and the N + 1 times at which the N frames begin and end."""
-    truth, prediction, seconds = np.asarray(row.truth), np.asarray(row.prediction), np.asarray(row.seconds, dtype=float)
-    if not len(truth) == len(prediction) == len(seconds) or len(truth) == 0:
+def _check_ribbon(row: Ribbon, num_phases: int) -> tuple[NDArray[Any] | None, NDArray[Any], NDArray[Any]]:
+    """Return truth (None: not known), prediction, and the N + 1 times at which the N frames begin and end."""
+    prediction, seconds = np.asarray(row.prediction), np.asarray(row.seconds, dtype=float)
+    truth = None if row.truth is None else np.asarray(row.truth)
+    num_true = len(prediction) if truth is None else len(truth)
+    if not num_true == len(prediction) == len(seconds) or num_true == 0:
+        counted = "" if truth is None else f"{num_true} true phases, "
         raise UsageError(
-            f"ribbon {row.video_id!r} has {len(truth)} true phases, {len(prediction)} predicted ones and "
-            f"{len(seconds)} times: expected as many of each, and at least one"
+            f"ribbon {row.video_id!r} has {counted}{len(prediction)} predicted ones and {len(seconds)} times: "
+            "expected as many of each, and at least one"
         )
-    highest = max(truth.max(), prediction.max())
+    highest = max(phases.max() for phases in (truth, prediction) if phases is not None)
     if highest >= num_phases:
         raise UsageError(f"ribbon {row.video_id!r} holds phase {highest}, but only {num_phases} phase names were given")
     step = float(np.median(np.diff(seconds))) if len(seconds) > 1 else 1.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from seqckpt.training.budget import Budget
 from seqckpt.training.class_weights import inverse_frequency
 from seqckpt.training.environment import note_environment
-from seqckpt.training.evaluation import VideoPrediction, predict_videos, score
+from seqckpt.training.evaluation import VideoPrediction, predict_videos, predict_windows, score
 from seqckpt.training.interrupt import Stopped
 from seqckpt.training.optimiser import build_optimiser, learning_rate_factor
+from seqckpt.training.precision import Precision
 from seqckpt.training.prediction_files import prediction_rows, read_prediction, write_prediction
 from seqckpt.training.randomness import deterministic
 from seqckpt.training.results import draw_curves, write_results
@@ -20,6 +21,7 @@ from seqckpt.training.trainer import Trainer
 
 __all__ = [
     "Budget",
+    "Precision",
     "Stopped",
     "TrainSettings",
     "Trainer",
@@ -39,6 +41,7 @@ __all__ = [
     "note_environment",
     "open_run_directory",
     "predict_videos",
+    "predict_windows",
     "prediction_rows",
     "read_prediction",
     "save_snapshot",

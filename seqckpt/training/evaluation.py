@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from seqckpt.data import IGNORE_INDEX, Prefetched, Video
-from seqckpt.metrics import VideoScores, video_scores
+from seqckpt.data import IGNORE_INDEX, FrameSource, Prefetched, Video
+from seqckpt.metrics import Accumulator, VideoScores
 from seqckpt.models import VideoModel
 
-__all__ = ["IGNORE_INDEX", "VideoPrediction", "predict_videos", "score"]
+__all__ = ["IGNORE_INDEX", "VideoPrediction", "predict_videos", "predict_windows", "score"]
 
 
 @dataclass(frozen=True)
@@ -40,31 +40,49 @@ def predict_videos(
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad():
-            return [_predict(model, video, window, before_each) for video in videos]
+        return [_predict(model, video, window, before_each) for video in videos]
     finally:
         model.train(was_training)
 
 
+@torch.no_grad()
+def predict_windows(
+    model: VideoModel, frames: FrameSource, *, window: int, before_each: Callable[[], object] = lambda: None
+) -> Iterator[NDArray[np.float32]]:
+    """Yield the probabilities of one video's frames, (t, K) for t = `window` frames at a time; call it in eval mode.
+
+    The frames are read ahead in a second thread. The recurrent state begins at zero and is handed on from window to
+    window. A network that reads frames from the end too is given the whole video at once, whatever `window` says.
+    `before_each` is called before each window, and may raise.
+    """
+    state: Any = None
+    ahead = Prefetched(frames, turns_back=False)
+    if model.is_bidirectional:
+        window = max(1, len(frames))
+    for start in range(0, len(frames), window):
+        before_each()
+        clip = ahead if window >= len(frames) else ahead[start : min(start + window, len(frames))]
+        (logits,), state = model.predict([clip], state)
+        yield logits.float().cpu().softmax(dim=-1).numpy()
+
+
 def score(predictions: Sequence[VideoPrediction], num_phases: int) -> VideoScores:
     """Score predictions under the protocol `video`."""
-    truths = [entry.truth for entry in predictions]
-    return video_scores(truths, [entry.prediction for entry in predictions], num_phases)
+    accumulator = Accumulator(num_phases)
+    for entry in predictions:
+        accumulator.add(entry.truth, entry.prediction, video=entry.video_id)
+    scores = accumulator.scores(["video"])["video"]
+    assert isinstance(scores, VideoScores)
+    return scores
 
 
 def _predict(model: VideoModel, video: Video, window: int, before_each: Callable[[], object]) -> VideoPrediction:
-    state: Any = None
-    parts = []
-    frames = Prefetched(video.frames, turns_back=False)
-    for start in range(0, len(frames), window):
-        before_each()
-        (logits,), state = model.predict([frames[start : min(start + window, len(frames))]], state)
-        parts.append(logits.float().cpu())
-    probabilities = torch.cat(parts).softmax(dim=-1)
+    parts = predict_windows(model, video.frames, window=window, before_each=before_each)
+    probabilities = np.concatenate(list(parts))
     return VideoPrediction(
         video_id=video.video_id,
         seconds=video.seconds,
         truth=video.phases.numpy(),
-        prediction=probabilities.argmax(dim=-1).numpy(),
-        probabilities=probabilities.numpy(),
+        prediction=probabilities.argmax(axis=-1),
+        probabilities=probabilities,
     )

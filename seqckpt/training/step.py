@@ -145,7 +145,7 @@ class Stepper:
             if not self.skip_not_finite:
                 raise TrainingError(
                     f"{outcome.skipped}. Lower train.lr or train.clip_norm; or let train.on_nan=skip leave such steps "
-                    "out. The last snapshot is from before it: resume= goes on from there"
+                    "out. A snapshot, where there is one, is from before it: resume= goes on from there"
                 )
             self.precision.leave_out()
             return

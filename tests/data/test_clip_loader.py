@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from itertools import chain
 from typing import Any
 
@@ -11,7 +14,7 @@ from made_videos import Recorded, make_video, with_frames
 
 from seqckpt.data import Augmentation, Clip, clip_loader, cut_clips, order_clips
 from seqckpt.data.prefetch import Prefetched
-from seqckpt.errors import DataError
+from seqckpt.errors import DataError, TrainingError
 
 VIDEOS = [with_frames(video, Recorded(video.frames)) for video in (make_video(name, 45) for name in "abc")]
 CLIPS = cut_clips(VIDEOS, 20)
@@ -104,3 +107,24 @@ def test_what_a_worker_cannot_read_is_said_in_one_message(num_workers: int) -> N
     with pytest.raises(DataError) as caught:
         [clip.frames[0:1] for (clip,) in loader]
     assert str(caught.value) == "frame 3 is damaged; repair the file"
+
+
+class Deadly(Recorded):
+    """Frames whose reading kills the process that reads them."""
+
+    def __getitem__(self, index: slice) -> torch.Tensor:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("dead already")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL to send")
+def test_a_worker_that_dies_is_reported_with_its_video() -> None:
+    good, bad = make_video("good", 40), make_video("bad", 20)
+    clips = [*cut_clips([good], 20), *cut_clips([with_frames(bad, Deadly(bad.frames))], None)]
+    loader = clip_loader([[clip] for clip in clips], seed=0, epoch=0, num_workers=1)
+    taken = []
+    with pytest.raises(TrainingError, match=r"ended unexpectedly while .*\n.*data\.num_workers") as caught:
+        taken.extend(batch[0].video.video_id for batch in loader)
+    assert set(taken) <= {"good"}
+    # A worker is two batches ahead: what was waited for is the video, or one of the two before it.
+    assert "bad" in str(caught.value) or "good" in str(caught.value)

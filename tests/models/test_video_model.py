@@ -229,3 +229,58 @@ class TestPlainLoss:
         head(hidden, torch.zeros(2, 3, dtype=torch.long))
         assert torch.equal(collected[0], head.decoder(hidden))
         assert not collected[0].requires_grad
+
+
+# ------------------------------------------------------------------- truncated back-propagation
+
+
+def test_truncation_leaves_the_outputs_and_cuts_the_gradient() -> None:
+    """Case 5: a frame's gradient comes from losses of its own stretch alone, exactly 0 from later ones."""
+    model = make_model()
+    frames, targets = make_batch(11, 7)
+    cut = VideoModel(model.encoder, model.rnn, model.head, truncate=4)
+    assert cut(frames, targets)[0].item() == pytest.approx(model(frames, targets)[0].item(), rel=1e-12)
+
+    features: list[Tensor] = []
+    model.encoder.register_forward_hook(lambda module, args, output: features.extend(output))
+    for model_now, reaches in ((model, True), (cut, False)):
+        features.clear()
+        late = [target.clone() for target in targets]
+        for target in late:
+            target[:8] = -100
+        model_now(frames, late)[0].backward(inputs=features)
+        assert bool(features[0].grad[:8].any()) == reaches  # type: ignore[index]
+        assert features[0].grad[8:].any()  # type: ignore[index]
+
+
+def test_truncation_every_frame_or_longer_than_the_clip() -> None:
+    model = make_model()
+    frames, targets = make_batch(6)
+    model(frames, targets)[0].backward()
+    twin = copy.deepcopy(model)
+    twin.truncate = 6
+    twin(frames, targets)[0].backward()
+    assert_same_gradients(twin, model)
+    twin.truncate = 1
+    twin.zero_grad()
+    loss, _ = twin(frames, targets)
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert not torch.equal(twin.rnn.weight_hh_l0.grad, model.rnn.weight_hh_l0.grad)
+
+
+def test_truncation_is_for_training() -> None:
+    calls: list[int] = []
+    model = make_model()
+    model.truncate = 3
+    model.rnn.register_forward_hook(lambda *unused: calls.append(1))
+    frames, targets = make_batch(9)
+    model.train()(frames, targets)
+    assert len(calls) == 3
+    model.eval()(frames, targets)
+    assert len(calls) == 4
+
+
+def test_truncation_refuses_a_network_in_both_directions() -> None:
+    with pytest.raises(UsageError, match=r"truncate=4: a bidirectional network"):
+        VideoModel(nn.Identity(), nn.LSTM(3, 3, bidirectional=True), nn.Identity(), truncate=4)

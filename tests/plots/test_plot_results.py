@@ -46,6 +46,15 @@ def test_truth_is_above_the_prediction(tmp_path: Path) -> None:
     assert rows[0].max() < rows[1].min()
 
 
+def test_a_new_video_has_no_truth(tmp_path: Path, figures: list[Figure]) -> None:
+    plot_ribbons([Ribbon("new", None, [0, 1, 1], [0, 1, 2])], NAMES, tmp_path / "r.png")
+    axes = figures[0].axes[0]
+    assert axes.get_title(loc="left") == "predicted phases"
+    assert sum(path.get_extents().width for bars in axes.collections for path in bars.get_paths()) == 3
+    plot_ribbons([Ribbon("new", None, [0], [0]), make_ribbon()], NAMES, tmp_path / "both.png")
+    assert figures[1].axes[0].get_title(loc="left") == "each row: truth above, prediction below"
+
+
 def test_frames_without_label_are_grey_and_named(tmp_path: Path, figures: list[Figure]) -> None:
     plot_ribbons([Ribbon("a", [-100, 0, 0], [0, 0, 1], [0, 1, 2])], NAMES, tmp_path / "r.png")
     assert figures[0].legends[0].get_texts()[-1].get_text() == "(no label)"
@@ -76,6 +85,7 @@ def test_every_phase_looks_its_own() -> None:
         ([], "at least one video"),
         ([Ribbon("a", [0, 1], [0], [0, 1])], "'a' has 2 true phases, 1 predicted ones and 2 times"),
         ([Ribbon("a", [], [], [])], "at least one"),
+        ([Ribbon("a", None, [0, 1], [0])], "'a' has 2 predicted ones and 1 times"),
         ([Ribbon("a", [0], [9], [0])], "holds phase 9, but only 4 phase names"),
     ],
 )

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from seqckpt.errors import DataError
+from seqckpt.errors import ConfigError, DataError
 from seqckpt.training import build_optimiser, inverse_frequency, learning_rate_factor
+from seqckpt.training.optimiser import set_learning_rate
 
 
 def test_an_absent_class_weighs_nothing_and_the_loss_is_finite() -> None:
@@ -46,3 +47,37 @@ def test_the_learning_rate_rises_to_its_highest_once_and_falls(num_steps: int, w
     assert all(0 < factor <= 1 for factor in factors)
     assert factors[: peak + 1] == sorted(factors[: peak + 1])
     assert factors[peak:] == sorted(factors[peak:], reverse=True)
+
+
+def test_parts_have_their_own_learning_rate() -> None:
+    model = nn.ModuleDict({"encoder": nn.Linear(2, 2), "rnn": nn.GRU(2, 2), "head": nn.Linear(2, 2)})
+    optimiser = build_optimiser(model, lr=0.1, weight_decay=0.5, lr_factors={"encoder": 0.1, "head": 2.0})
+    set_learning_rate(optimiser, 0.01)
+    rates = {id(p): group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    for name, expected in (("encoder", 0.001), ("rnn", 0.01), ("head", 0.02)):
+        assert all(rates[id(p)] == pytest.approx(expected) for p in model[name].parameters())
+    assert len(rates) == sum(1 for _ in model.parameters())
+
+
+def test_sgd_steps_by_hand() -> None:
+    model = nn.ModuleDict({"head": nn.Linear(1, 1, bias=False)})
+    optimiser = build_optimiser(model, "sgd", lr=0.5, weight_decay=0.0, momentum=0.5)
+    weight = model["head"].weight
+    with torch.no_grad():
+        weight.fill_(1.0)
+    values = []
+    for _ in range(2):
+        weight.grad = torch.full_like(weight, 0.25)
+        optimiser.step()
+        values.append(weight.item())
+    assert values == [1 - 0.5 * 0.25, 1 - 0.5 * 0.25 - 0.5 * (0.25 + 0.5 * 0.25)]
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no parameter of the model is to be trained"):
+        build_optimiser(nn.Linear(2, 2).requires_grad_(False), lr=0.1, weight_decay=0.0)
+
+
+def test_a_constant_rate_stays_where_it_rose_to() -> None:
+    factors = [learning_rate_factor(step, 8, warmup=0.25, shape="constant") for step in range(8)]
+    assert factors == [0.5, 1, 1, 1, 1, 1, 1, 1]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import gc
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -223,3 +225,32 @@ def test_the_share_of_time_spent_waiting_is_written(tmp_path: Path) -> None:
     trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
     for name in ("steps.csv", "metrics.csv"):
         assert all(0 < float(row["waiting_share"]) < 1 for row in rows(tmp_path / name)), name
+
+
+def test_200_steps_leave_no_tensor_behind(tmp_path: Path) -> None:
+    """Case 63: neither states, nor losses, nor logs keep anything of a step alive."""
+    trainer = make_trainer(tmp_path, num_epochs=1, order="sequential", carry=True, averaging=0.9, save_minutes=1e-9)
+    counts: list[tuple[int, int]] = []
+    resident: list[int] = []
+    run = trainer.stepper.run
+
+    def run_and_count(*args: Any) -> Any:
+        outcome = run(*args)
+        gc.collect()
+        tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
+        counts.append((len(tensors), sum(tensor.nbytes for tensor in tensors)))
+        resident.append(resident_bytes())
+        return outcome
+
+    trainer.stepper.run = run_and_count  # type: ignore[method-assign]
+    trainer.fit(cut_clips([make_video(1, 200)], 1), VALIDATION)
+    assert len(counts) == 200
+    assert max(counts[5:]) == counts[5]
+    assert resident[-1] <= 1.05 * resident[5]
+
+
+def resident_bytes() -> int:
+    """This process's resident size; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
