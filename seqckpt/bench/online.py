@@ -1,7 +1,7 @@
 """What prediction costs: the time of one frame online, and the memory that a long video takes.
 
-    python -m seqckpt.bench.online latency   milliseconds a frame, one frame at a time
-    python -m seqckpt.bench.online memory    how far resident size rises over the model's while a video is predicted
+    python -m seqckpt bench online what=latency    milliseconds a frame, one frame at a time
+    python -m seqckpt bench online what=memory    how far resident size rises over the model's while one is predicted
 
 `latency` is what is measured where no case is named. Options: run=RUN (a trained run in place of two usual models with
 random weights, small and resnet50; encoder=small: only that one), frames=200 (latency), seconds=7200 (memory: of a
@@ -22,13 +22,14 @@ import numpy as np
 import torch
 
 from seqckpt import build, inference
+from seqckpt.bench.case import case_that_prints
 from seqckpt.bench.long_video import HEIGHT, WIDTH, make_long_video
 from seqckpt.config import Config
 from seqckpt.errors import UsageError
 from seqckpt.memory import PeakMeter
 from seqckpt.units import format_bytes, format_seconds
 
-__all__ = ["main"]
+__all__ = ["ONLINE", "main"]
 
 _NUM_PHASES = 7
 _MODELS = {  # encoder, pixels, LSTM: the default configuration, and that of Cholec80
@@ -124,5 +125,10 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+ONLINE = case_that_prints(
+    "online",
+    "what prediction costs: the time of one frame online, and the memory that a long video takes",
+    main,
+    settings={"what": tuple(_MEASUREMENTS), "run": "", "encoder": "", "folder": "", **_SETTINGS},
+    quick={"what": ("latency",), "encoder": "small", "frames": 50},
+)

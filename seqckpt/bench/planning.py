@@ -1,9 +1,6 @@
-"""What the planner promises, held against real steps: peak and time, beside two simpler ways to fill the same budget.
+"""Case planning: what the planner promises, held against real steps, beside two simpler ways to fill the same budget.
 
-    python -m seqckpt.bench.planning [encoder=resnet18] [pixels=112] [frames=500] [shares=5,10,20,40,80] [steps=3]
-                                     [json=planning.json]
-
-The model of peak_memory.py. A budget is a share (in %) of the plain run's predicted peak, everything included. For
+The model of the video case. A budget is a share (in %) of the plain run's predicted peak, everything included. For
 each, the planned schedule, the best one that keeps whole chunks, and the best one that recomputes all but the last
 chunk run in turn, `steps` times (0: memory only), gradients None before each step; times are medians. The measured peak
 is the allocator's own over the step, with parameters and frames, which are there before.
@@ -11,18 +8,17 @@ is the allocator's own over the step, with parameters and frames, which are ther
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
 
-from seqckpt.atomic import write_text
-from seqckpt.bench.peak_memory import build_model
+from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.hardware import default_device
+from seqckpt.bench.report import Report
+from seqckpt.bench.video_model import build_parts, build_video_model, parse_choice
 from seqckpt.core import Schedule
 from seqckpt.memory import (
     Costs,
@@ -38,48 +34,32 @@ from seqckpt.memory import (
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
-__all__ = ["main"]
+__all__ = ["PLANNING"]
 
 _WAYS = {"planned": Fixed(), "whole chunks": Fixed(depth=0), "recompute all": Fixed(depth=0, chunks=1)}
 _HEADS = ["budget", "way", "predicted peak", "measured peak", "of budget", "predicted step", "measured step"]
 _HEADS += ["recomputed", "schedule"]
-_SETTINGS = {"encoder": "resnet18", "pixels": "112", "frames": "500", "shares": "5,10,20,40,80", "steps": "3"}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Measure, print the table as Markdown, and write the records as JSON."""
-    settings = _SETTINGS | {"json": ""}
-    given = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    if len(given) != len(arguments) or not given.keys() <= settings.keys():
-        print(f"error: got {' '.join(arguments)}; expected {' '.join(f'{k}={v}' for k, v in settings.items())}")
-        return 2
-    settings |= given
-    num_frames, pixels = int(settings["frames"]), int(settings["pixels"])
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = build_model(settings["encoder"], 25).to(device)
+def run_planning(settings: Settings, report: Report) -> None:
+    """Plan for each budget, run the schedules in turn, and set what was promised beside what was measured."""
+    num_frames, pixels, device = settings["frames"], settings["pixels"], default_device()
+    model = build_video_model(build_parts(settings["encoder"], channels_last=False), parse_choice("25"), 50)
     frames = [torch.randint(256, (num_frames, 3, pixels, pixels), dtype=torch.uint8, device=device)]
     sample = Sample(frames, [torch.randint(7, (num_frames,), device=device)])
     started = time.perf_counter()
     costs = measure(model, sample, budget_bytes=2**60)
     plain = predict_plain(costs)
-    print(
-        f"{settings['encoder']}, {num_frames} frames of {pixels} px, LSTM 256, float32; torch {torch.__version__}, "
-        f"{torch.get_num_threads()} threads, {device}. Plain, predicted: {format_bytes(plain.peak_bytes)}, "
-        f"{plain.step_seconds:.2f} s. Measuring the pieces took {time.perf_counter() - started:.1f} s\n"
+    report.add_note(
+        f"The plain run, predicted: {format_bytes(plain.peak_bytes)}, {plain.step_seconds:.2f} s a step. Measuring the "
+        f"pieces took {time.perf_counter() - started:.1f} s."
     )
-    print(
-        "| budget | way | predicted peak | measured | of budget | predicted step | measured | recomputed | schedule |"
-    )
-    print("|---" * 9 + "|", flush=True)
-    records: list[dict[str, Any]] = []
-    for share in progress_bar([int(text) for text in settings["shares"].split(",")], desc="budgets", unit="budget"):
+    for share in progress_bar(settings["shares"], desc="planning", unit="budget"):
         budget = plain.peak_bytes * share // 100
-        for record in _measure(model, sample, costs, budget, num_steps=int(settings["steps"])):
-            records.append({"share": share} | record)
-            print(_describe(records[-1]), flush=True)
-    if settings["json"]:
-        write_text(Path(settings["json"]), json.dumps({"settings": settings, "records": records}, indent=2) + "\n")
-    return 0
+        for record in _measure(model, sample, costs, budget, num_steps=settings["steps"]):
+            report.records.append({"share": share} | record)
+    title = f"{settings['encoder']}, {num_frames} frames of {pixels} px, LSTM 256"
+    report.add_table(title, _HEADS, [_describe(record) for record in report.records])
 
 
 def _measure(model: Any, sample: Sample, costs: Costs, budget: int, *, num_steps: int) -> list[dict[str, Any]]:
@@ -115,10 +95,10 @@ def _step_of(model: Any, sample: Sample, schedule: Schedule) -> Callable[[], Non
     return step
 
 
-def _describe(record: dict[str, Any]) -> str:
+def _describe(record: dict[str, Any]) -> list[str]:
     budget = f"{record['share']} % = {format_bytes(record['budget_bytes'])}"
     if "error" in record:
-        return f"| {budget} | {record['way']} | {record['error']} |" + " |" * 6
+        return [budget, record["way"], record["error"], *[""] * 6]
     schedule, peak = record["schedule"], record["measured_peak_bytes"]
     predicted, seconds = schedule["predicted_peak_bytes"], record["measured_step_seconds"]
     expected = schedule["predicted_step_seconds"]
@@ -126,8 +106,13 @@ def _describe(record: dict[str, Any]) -> str:
     cells += [f"{peak / record['budget_bytes']:.1%}", f"{expected:.2f} s"]
     cells += ["" if seconds is None else f"{seconds:.2f} s ({seconds / expected - 1:+.0%})"]
     cells += [f"{schedule['recompute_fraction']:.0%}", record["described"]]
-    return "| " + " | ".join(cells) + " |"
+    return cells
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+PLANNING = Case(
+    "planning",
+    "what the planner promises, held against real steps, for several budgets",
+    run_planning,
+    settings={"encoder": "resnet18", "pixels": 112, "frames": 500, "shares": (5, 10, 20, 40, 80), "steps": 3},
+    quick={"encoder": "small", "pixels": 64, "frames": 100, "shares": (20, 50), "steps": 1},
+)

@@ -1,14 +1,12 @@
-"""What reading costs: against the step that it feeds, in memory, and against the ffmpeg command line.
+"""Case reading: what reading costs, against the step that it feeds, in memory, and against the ffmpeg command line.
 
-    python -m seqckpt.bench.reading cache        an epoch's frames from the cache, against steps of two models
-    python -m seqckpt.bench.reading waiting      the share of a step spent waiting for frames that are streamed
-    python -m seqckpt.bench.reading memory       resident memory while 20,000 frames of 224 pixels are streamed
-    python -m seqckpt.bench.reading decoding     a video of two hours at one frame a second, against ffmpeg
-    python -m seqckpt.bench.reading augmentation what each augmentation costs
+- cache: an epoch's frames from the cache, against steps of two models.
+- waiting: the share of a step spent waiting for frames that are streamed.
+- memory: resident memory while frames of 224 pixels are streamed.
+- decoding: a long video at one frame a second, against ffmpeg (on Linux: on that many `threads`' cores, for either).
+- augmentation: what each augmentation costs.
 
-Options: folder=PATH for the files (default: a new temporary folder), repeats=N (3), hours=2 and threads=1 (decoding, on
-Linux: that many cores for either program), frames=20000 (memory). Videos are made once, with a moving pattern and a key
-frame every ten seconds.
+Videos are made once in `folder` (default: a new temporary one): a moving pattern, a key frame every ten seconds.
 """
 
 from __future__ import annotations
@@ -16,28 +14,31 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from fractions import Fraction
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from statistics import median
 
-import av
 import numpy as np
 import torch
 from torch import nn
 
+from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.long_video import make_long_video
+from seqckpt.bench.made_videos import write_pattern
+from seqckpt.bench.report import Report
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Clip, FrameSource, Video, WaitingTime, clip_loader, sample_videos
 from seqckpt.data.frame_cache import CachedFrames
+from seqckpt.errors import UsageError
 from seqckpt.memory import PeakMeter
 from seqckpt.models import FrameTransform, VideoModel, apply_batch_norm_policy, build_encoder
+from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
-__all__ = ["main"]
+__all__ = ["READING"]
 
 _CHUNK = 25
 _JOBS = {  # encoder, pixels, hidden size, frames of a clip: the default configuration, and a usual one
@@ -46,7 +47,7 @@ _JOBS = {  # encoder, pixels, hidden size, frames of a clip: the default configu
 }
 
 
-def measure_cache(folder: Path, settings: dict[str, int]) -> None:
+def measure_cache(folder: Path, settings: Settings, report: Report) -> None:
     """Read a clip from the cache as a step does, chunk by chunk forward and then backward, without hiding it."""
     for name, (encoder, pixels, hidden_size, num_frames) in _JOBS.items():
         path = folder / f"{pixels}.frames"
@@ -57,12 +58,12 @@ def measure_cache(folder: Path, settings: dict[str, int]) -> None:
         step = _median_seconds(partial(_step, model, torch.from_numpy(frames)), settings["repeats"])
         read = _median_seconds(partial(_read_both_ways, source), settings["repeats"])
         share = f"{read / step:.2%} of the step"
-        print(f"{name}, {num_frames} frames: reading {1000 * read:.1f} ms, step {step:.2f} s: {share}")
+        report.add_note(f"{name}, {num_frames} frames: reading {1000 * read:.1f} ms, step {step:.2f} s: {share}")
 
 
-def measure_waiting(folder: Path, settings: dict[str, int]) -> None:
+def measure_waiting(folder: Path, settings: Settings, report: Report) -> None:
     """Run steps on clips that are decoded on the way (854 x 480, 25 fps, a sample each second), read ahead or not."""
-    path = _make_long_video(folder, seconds=600)
+    path = make_long_video(folder, seconds=600)
     for name, (encoder, pixels, hidden_size, _) in _JOBS.items():
         model = _build_model(encoder, hidden_size)
         _step(model, torch.zeros(2 * _CHUNK, 3, pixels, pixels, dtype=torch.uint8))  # warms up
@@ -76,33 +77,33 @@ def measure_waiting(folder: Path, settings: dict[str, int]) -> None:
         started = time.perf_counter()
         _step(model, ahead.frames)
         seconds = time.perf_counter() - started
-        print(
+        report.add_note(
             f"{name}, {len(clip)} frames streamed: step {alone:.1f} s, with reading ahead {seconds:.1f} s, of which "
             f"{waiting.seconds / seconds:.1%} waiting for frames"
         )
 
 
-def measure_memory(folder: Path, settings: dict[str, int]) -> None:
+def measure_memory(folder: Path, settings: Settings, report: Report) -> None:
     """Stream frames of 224 pixels in chunks, forward and backward, as training without a cache does."""
     num_frames, pixels = settings["frames"], 224
     path = folder / f"square-{num_frames}.mp4"
     if not path.exists():
-        _write_pattern(path, width=pixels, height=pixels, num_frames=num_frames, key_every=50)
+        write_pattern(path, width=pixels, height=pixels, num_frames=num_frames, key_every=50)
     meter = PeakMeter()
     meter.start()
     (video,) = sample_videos([path], fps=25.0, image_size=(pixels, pixels), cache_dir=None)
     ((clip,),) = clip_loader([[_make_clip(video.frames, num_frames)]], seed=0, epoch=0)
     started = time.perf_counter()
     _read_both_ways(clip.frames)
-    print(
+    report.add_note(
         f"{len(clip)} frames of {pixels} px streamed forward and backward in {time.perf_counter() - started:.0f} s: "
         f"{format_bytes(meter.read() or 0)} ({meter.meaning}); the frames are {format_bytes(len(clip) * 3 * pixels**2)}"
     )
 
 
-def measure_decoding(folder: Path, settings: dict[str, int]) -> None:
+def measure_decoding(folder: Path, settings: Settings, report: Report) -> None:
     """Decode a long video of 480p at one frame a second, resized to 224, with this package and with ffmpeg."""
-    path = _make_long_video(folder, seconds=3600 * settings["hours"])
+    path = make_long_video(folder, seconds=settings["seconds"])
     cores = sorted(os.sched_getaffinity(0))[: settings["threads"]]
     os.sched_setaffinity(0, cores)  # also of the programs started from here
     program = shutil.which("ffmpeg")
@@ -116,20 +117,20 @@ def measure_decoding(folder: Path, settings: dict[str, int]) -> None:
         (video,) = sample_videos([path], fps=1.0, image_size=(224, 224), cache_dir=folder / "cache", progress=False)
         times["seqckpt"].append(_since(started))
         shutil.rmtree(folder / "cache")
-        print(f"seqckpt: {len(video.frames)} frames into the cache in {_show(times['seqckpt'][-1])}", flush=True)
+        report.add_note(f"seqckpt: {len(video.frames)} frames into the cache in {_show(times['seqckpt'][-1])}")
         if program is None:
-            print("ffmpeg is not installed: nothing to compare with")
+            report.add_note("ffmpeg is not installed: nothing to compare with")
             return
         started = _clocks()
         subprocess.run(command, check=True)
         times["ffmpeg"].append(_since(started))
         num_frames = output.stat().st_size // (3 * 224 * 224)
         output.unlink()
-        print(f"ffmpeg:  {num_frames} frames into a file in {_show(times['ffmpeg'][-1])}", flush=True)
+        report.add_note(f"ffmpeg: {num_frames} frames into a file in {_show(times['ffmpeg'][-1])}")
     (own, own_work), (other, other_work) = (
         (median(wall for wall, _ in values), median(work for _, work in values)) for values in times.values()
     )
-    print(
+    report.add_note(
         f"on {len(cores)} core(s): {own / other:.2f} times as long as ffmpeg, {own_work / other_work:.2f} times the "
         "processor time"
     )
@@ -150,7 +151,7 @@ def _show(times: tuple[float, float]) -> str:
     return f"{times[0]:.1f} s ({times[1]:.1f} s of processor time)"
 
 
-def measure_augmentation(folder: Path, settings: dict[str, int]) -> None:
+def measure_augmentation(folder: Path, settings: Settings, report: Report) -> None:
     """Augment a chunk of frames of 224 pixels on this machine's CPU."""
     frames = torch.randint(256, (_CHUNK, 3, 224, 224), dtype=torch.uint8)
     kinds = {
@@ -165,7 +166,7 @@ def measure_augmentation(folder: Path, settings: dict[str, int]) -> None:
     for name, kind in kinds.items():
         source = kind.apply_to(frames, seed=0, epoch=0, video_id="", start=0)
         seconds = _median_seconds(partial(source.__getitem__, slice(0, _CHUNK)), settings["repeats"])
-        print(f"{name}: {1000 * seconds / _CHUNK:.2f} ms a frame of 224 px")
+        report.add_note(f"{name}: {1000 * seconds / _CHUNK:.2f} ms a frame of 224 px")
 
 
 def _build_model(encoder_name: str, hidden_size: int) -> VideoModel:
@@ -205,51 +206,6 @@ def _median_seconds(work: Callable[[], object], repeats: int) -> float:
     return median(seconds[1:])
 
 
-def _make_long_video(folder: Path, *, seconds: int) -> Path:
-    """Make a video of 854 x 480 pixels and 25 fps: two minutes encoded, and their packets repeated."""
-    path, part = folder / f"long-{seconds}.mp4", folder / "part.mp4"
-    if path.exists():
-        return path
-    _write_pattern(part, width=854, height=480, num_frames=3000, key_every=250)
-    with av.open(str(part)) as source, av.open(str(path), "w") as target:
-        stream = source.streams.video[0]
-        copy = target.add_stream_from_template(stream)
-        assert stream.time_base is not None
-        length = int(120 / stream.time_base)
-        for repeat in range(seconds // 120):
-            source.seek(0)
-            for packet in source.demux(stream):
-                if packet.size and packet.pts is not None and packet.dts is not None:
-                    packet.pts, packet.dts = packet.pts + repeat * length, packet.dts + repeat * length
-                    packet.stream = copy
-                    target.mux(packet)
-    return path
-
-
-def _write_pattern(path: Path, *, width: int, height: int, num_frames: int, key_every: int) -> None:
-    """Write bright blobs that wander over a textured ground, with some noise: H.264, 25 fps."""
-    rng = np.random.default_rng(0)
-    ground = np.kron(rng.integers(40, 160, (height // 8 + 1, width // 8 + 1)), np.ones((8, 8)))[:height, :width]
-    noise = rng.integers(-6, 7, (8, height, width))
-    options = {"g": str(key_every), "preset": "veryfast"}
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("libx264", rate=25, options=options)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        stream.codec_context.time_base = Fraction(1, 25)
-        for number in range(num_frames):
-            luma = np.roll(ground, number // 2, axis=1) + noise[number % 8]
-            for k in range(1, 4):
-                y = int((0.5 + 0.4 * np.sin(number / (20 * k))) * (height - 80))
-                x = int((0.5 + 0.4 * np.cos(number / (31 * k))) * (width - 80))
-                luma[y : y + 80, x : x + 80] = 60 * k
-            planes = np.full((height * 3 // 2, width), 128, np.uint8)
-            planes[:height] = luma.clip(16, 235)
-            frame = av.VideoFrame.from_ndarray(planes, format="yuv420p")
-            frame.pts, frame.time_base = number, Fraction(1, 25)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode())
-
-
 _MEASUREMENTS = {
     "cache": measure_cache,
     "waiting": measure_waiting,
@@ -257,25 +213,32 @@ _MEASUREMENTS = {
     "decoding": measure_decoding,
     "augmentation": measure_augmentation,
 }
-_SETTINGS = {"repeats": 3, "hours": 2, "threads": 1, "frames": 20_000}
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Make one of the measurements and print it."""
-    given = dict(text.split("=", 1) for text in arguments[1:] if "=" in text)
-    folder = given.pop("folder", None)
-    if not arguments or arguments[0] not in _MEASUREMENTS or not given.keys() <= _SETTINGS.keys():
-        print(f"error: got {' '.join(arguments)!r}; expected one of {', '.join(_MEASUREMENTS)}, then options such as")
-        print("  folder=PATH " + " ".join(f"{name}={value}" for name, value in _SETTINGS.items()))
-        return 2
-    settings = {**_SETTINGS, **{name: int(value) for name, value in given.items()}}
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} thread(s)", flush=True)
+def run_reading(settings: Settings, report: Report) -> None:
+    """Make the measurements named, one after the other."""
+    for name in settings["what"]:
+        if name not in _MEASUREMENTS:
+            raise UsageError(f"what={name}: expected some of {', '.join(_MEASUREMENTS)}")
     with tempfile.TemporaryDirectory() as temporary:
-        place = Path(folder or temporary)
+        place = Path(settings["folder"] or temporary)
         place.mkdir(parents=True, exist_ok=True)
-        _MEASUREMENTS[arguments[0]](place, settings)
-    return 0
+        for name in progress_bar(settings["what"], desc="reading", unit="measurement"):
+            report.add_note(f"**{name}**")
+            _MEASUREMENTS[name](place, settings, report)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+READING = Case(
+    "reading",
+    "what reading costs: cache, streaming, memory, decoding against ffmpeg, augmentation",
+    run_reading,
+    settings={
+        "what": tuple(_MEASUREMENTS),
+        "repeats": 3,
+        "seconds": 7200,
+        "threads": 1,
+        "frames": 20_000,
+        "folder": "",
+    },
+    quick={"what": ("memory", "augmentation"), "repeats": 1, "frames": 300},
+)

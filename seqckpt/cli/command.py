@@ -17,7 +17,8 @@ class Command:
     `run` is called with the arguments (config=..., key=value) and the set of flags given; it returns the exit code.
     `flags` maps each flag ("--full") to its meaning. `usage` is what follows the name on the command line; `names` maps
     the arguments that are the command's own, and no keys of the configuration, to their meaning. `takes_keys` says
-    whether keys of the configuration may follow.
+    whether keys of the configuration may follow. `closing` ends the
+    help of a command that takes none.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Command:
     usage: str = "config=FILE [key=value ...]"
     names: Mapping[str, str] = field(default_factory=dict)
     takes_keys: bool = True
+    closing: str = ""
 
 
 def take_names(

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TextIO
 
+from seqckpt.cli.bench import BENCH
 from seqckpt.cli.cache import CACHE
 from seqckpt.cli.command import Command
 from seqckpt.cli.compare import COMPARE
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 _COMMANDS = {
     command.name: command
-    for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, REPORT, COMPARE, PREDICT, EXPORT)
+    for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, REPORT, COMPARE, PREDICT, EXPORT, BENCH)
 }
 
 
@@ -98,7 +99,8 @@ def _help(name: str | None) -> str:
     named = {**{f"{name}=...": meaning for name, meaning in command.names.items()}, **command.flags}
     listed = "".join(f"{name:<16} {meaning}\n" for name, meaning in named.items())
     if not command.takes_keys:
-        return f"{usage} [--debug]\n\n{command.meaning}\n{listed}\n--debug (or SEQCKPT_DEBUG=1) shows tracebacks."
+        debug = "--debug (or SEQCKPT_DEBUG=1) shows tracebacks."
+        return f"{usage} [--debug]\n\n{command.meaning}\n{listed}\n{debug}{command.closing}"
     return f"""{usage} [--debug]
 
 {command.meaning}

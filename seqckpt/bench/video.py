@@ -1,0 +1,289 @@
+"""Case video: a training step of encoder and LSTM over T frames, plain, by this library, and by every peer.
+
+Peaks, step times and gradient errors side by side, one clip, float32, frozen batch norm, gradients None before each
+step. Peaks are the allocator's, over the step's start, without the parameters' gradients. Errors of gradients are taken
+in float64 on a shorter clip, against the plain run there: the worst parameter's relative error.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.hardware import default_device, free_memory
+from seqckpt.bench.peers import CUTTERS, LABELS, PEERS
+from seqckpt.bench.report import Report
+from seqckpt.bench.turns import Figures, fits, measure_side_by_side
+from seqckpt.bench.video_model import OURS, build_video_subject, parse_choice
+from seqckpt.bench.worker import DoesNotFit, Refused, Worker
+from seqckpt.errors import UsageError
+from seqckpt.plots import FrontPoint, plot_front, plot_peak_memory
+from seqckpt.progress import progress_bar
+from seqckpt.units import format_bytes
+
+__all__ = ["VIDEO", "choose_ways", "measure_gradient_errors", "predict_peak"]
+
+Ways = dict[str, dict[str, Any]]
+
+_PEERS = tuple(peer for peer in PEERS if peer != "plain")
+_EXACT = 1e-6  # a float64 gradient's error below this is rounding
+_PLAIN = "plain"
+
+
+def choose_ways(settings: Settings) -> Ways:
+    """What is compared: name to arguments of `build_video_subject`, the lengths left open.
+
+    Peers that cut are given the cut of the balanced schedule; checkpoints by hand those of all three.
+    """
+    last = {"channels_last": bool(settings["channels_last"])}
+    ours = {name: settings[name] for name in ("smallest", "balanced", "fastest")}
+    ways: Ways = {_PLAIN: {"way": "plain"}, "plain, channels_last": {"way": "plain", "channels_last": True}}
+    for name, choice in [*ours.items(), *((choice, choice) for choice in settings["sweep"])]:
+        ways[f"{OURS}: {name} ({parse_choice(choice).describe()})"] = {"way": OURS, "choice": choice, **last}
+    balanced = str(parse_choice(ours["balanced"]).chunk_size)
+    sizes = sorted({parse_choice(choice).chunk_size for choice in ours.values()} - {int(balanced)})
+    for peer in settings["peers"]:
+        if peer not in PEERS:
+            raise UsageError(f"peers={peer}: expected some of {', '.join(_PEERS)}")
+        label = f"{LABELS[peer]}, chunks of {balanced}" if peer in CUTTERS else LABELS[peer]
+        ways[label] = {"way": peer, "choice": balanced, **last}
+        for size in sizes if peer == "checkpoint" else ():
+            ways[f"{LABELS[peer]}, chunks of {size}"] = {"way": peer, "choice": str(size), **last}
+    common = {"choice": balanced, "segment_length": settings["segment"]}
+    return {name: {**common, **arguments} for name, arguments in ways.items()}
+
+
+def measure_gradient_errors(ways: Ways, settings: Settings, tick: Callable[[str], object]) -> dict[str, Any]:
+    """Each way's error, or why there is none; in float64, on a clip of `error_frames` in at least four pieces."""
+    num_frames = settings["error_frames"]
+    errors: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "plain.pt")
+        for name, arguments in ways.items():
+            tick(f"gradients: {name}")
+            choice = parse_choice(arguments["choice"])
+            chunk = min(choice.chunk_size, max(1, num_frames // 4))
+            short = {
+                **arguments,
+                "encoder": settings["error_encoder"],
+                "pixels": settings["error_pixels"],
+                "num_frames": num_frames,
+                "choice": f"{chunk}+{choice.depth:g}x{choice.chunks}",
+                "segment_length": max(1, num_frames // 4),
+                "dtype": "float64",
+            }
+            try:
+                with Worker(build_video_subject, **short) as worker:
+                    if name == _PLAIN:
+                        worker.ask("write_gradients", path)
+                    errors[name] = worker.ask("gradient_error", path)
+            except (DoesNotFit, Refused) as error:
+                errors[name] = str(error)
+    return errors
+
+
+def predict_peak(points: Sequence[tuple[int, int]], num_frames: int) -> float:
+    """Continue the line through the last two of (frames, bytes); from one point, in proportion; 0 from none.
+
+    >>> predict_peak([(100, 1100), (200, 2100)], 1000), predict_peak([(100, 1000)], 500), predict_peak([], 5)
+    (10100.0, 5000.0, 0.0)
+    """
+    if not points:
+        return 0.0
+    if len(points) == 1:
+        return points[0][1] * num_frames / points[0][0]
+    (a, low), (b, high) = points[-2:]
+    return low + (high - low) / (b - a) * (num_frames - a)
+
+
+def run_video(settings: Settings, report: Report) -> None:
+    """Measure every model at every length, and draw."""
+    ways = choose_ways(settings)
+    jobs = _list_jobs(settings)
+    num_ticks = len(ways) + sum(len(ways) * _count_asks(num_frames, settings) for _, _, num_frames in jobs)
+    with progress_bar(total=num_ticks, desc="video", unit="step") as bar:
+
+        def tick(name: str) -> None:
+            bar.set_postfix_str(name, refresh=False)
+            bar.update()
+
+        errors = measure_gradient_errors(ways, settings, tick)
+        seen: dict[tuple[str, int], dict[str, list[tuple[int, int]]]] = {}
+        for encoder, pixels, num_frames in jobs:
+            points = seen.setdefault((encoder, pixels), {name: [] for name in ways})
+            if not points[_PLAIN]:
+                points = seen[encoder, pixels] = _probe(ways, encoder, pixels)
+            figures = _measure_length(ways, settings, encoder, pixels, num_frames, points, tick)
+            _add_table(report, figures, errors, encoder, pixels, num_frames)
+    _draw_lengths(report)
+
+
+def _list_jobs(settings: Settings) -> list[tuple[str, int, int]]:
+    jobs = []
+    for number, model in enumerate(settings["models"]):
+        encoder, _, pixels = model.rpartition("-")
+        if not pixels.isdigit():
+            raise UsageError(f"models={model}: expected encoder-pixels, as in resnet18-112")
+        lengths = settings["lengths"] if number == 0 else settings["more_lengths"]
+        jobs += [(encoder, int(pixels), num_frames) for num_frames in sorted(lengths)]
+    return jobs
+
+
+def _count_steps(num_frames: int, settings: Settings) -> tuple[int, int]:
+    """Timed steps and warm-ups: fewer of the long ones."""
+    if num_frames <= 500:
+        return settings["steps"], 1
+    return max(1, settings["steps"] * 500 // num_frames), int(num_frames <= 1000)
+
+
+def _count_asks(num_frames: int, settings: Settings) -> int:
+    return sum(_count_steps(num_frames, settings)) + 1
+
+
+def _probe(ways: Ways, encoder: str, pixels: int) -> dict[str, list[tuple[int, int]]]:
+    """Two short plain clips, which say what each frame takes where everything is kept: no way takes more."""
+    points = []
+    for num_frames in (8, 16):
+        arguments = {**ways[_PLAIN], "encoder": encoder, "pixels": pixels, "num_frames": num_frames}
+        with Worker(build_video_subject, **arguments) as worker:
+            points.append((num_frames, worker.ask("peak")["peak_bytes"]))
+    return {name: list(points) for name in ways}
+
+
+def _measure_length(
+    ways: Ways,
+    settings: Settings,
+    encoder: str,
+    pixels: int,
+    num_frames: int,
+    points: dict[str, list[tuple[int, int]]],
+    tick: Callable[[str], object],
+) -> dict[str, Figures]:
+    """All ways that fit, in turn; `points` gets their peaks, from which the next length's are predicted."""
+    free = free_memory(default_device())
+    problems = {}
+    for name in ways:
+        known = [point for point in points[name] if point[0] > 16] or points[name]
+        if problem := fits(predict_peak(known, num_frames), free):
+            problems[name] = problem
+        elif ways[name]["way"] == "compile" and num_frames not in settings["compile_lengths"]:
+            problems[name] = "left out: to compile for one length takes minutes (compile_lengths)"
+    tried = {
+        name: {**arguments, "encoder": encoder, "pixels": pixels, "num_frames": num_frames}
+        for name, arguments in ways.items()
+        if name not in problems
+    }
+    num_steps, num_warm_ups = _count_steps(num_frames, settings)
+    measured = measure_side_by_side(
+        tried, build_video_subject, num_steps=num_steps, num_warm_ups=num_warm_ups, limit_bytes=int(free), tick=tick
+    )
+    for name, figures in measured.items():
+        if figures.peak_bytes is not None:
+            points[name].append((num_frames, figures.peak_bytes))
+    return {name: measured.get(name) or Figures(name, problem=problems[name]) for name in ways}
+
+
+def _add_table(
+    report: Report, figures: dict[str, Figures], errors: dict[str, Any], encoder: str, pixels: int, num_frames: int
+) -> None:
+    for figure in figures.values():
+        error = errors[figure.name]
+        figure.gradient_error = error if isinstance(error, float) else None
+        report.records.append(figure.to_record(encoder=encoder, pixels=pixels, num_frames=num_frames))
+    plain = _best_plain(figures)
+    heads = ["way", "peak of a step", "less", "median step", "of plain", "gradient error (float64)"]
+    rows = [_row(figure, plain, errors[figure.name]) for figure in figures.values()]
+    title = f"{encoder} at {pixels} px, LSTM 256, T = {num_frames:,}, one clip"
+    report.add_table(title, heads, rows)
+    exact = [f for f in figures.values() if f.peak_bytes and f.step_seconds and (f.gradient_error or 0) < _EXACT]
+    if any(figure.name.startswith(OURS) for figure in exact):
+        report.add_note(_describe_front(exact))
+    points = [
+        FrontPoint(f.name, f.peak_bytes, f.step_seconds, f.name.startswith(OURS), (f.gradient_error or 0) < _EXACT)
+        for f in figures.values()
+        if f.peak_bytes and f.step_seconds
+    ]
+    if points:
+        path = report.add_picture(f"front-{encoder}-{pixels}-{num_frames}", f"time over memory, {title}")
+        plot_front(points, path, title=title)
+
+
+def _best_plain(figures: dict[str, Figures]) -> Figures | None:
+    """The faster of the plain runs, that is in its best memory format."""
+    plains = [f for f in figures.values() if f.name.startswith(_PLAIN) and f.step_seconds is not None]
+    return min(plains, key=lambda figure: figure.step_seconds or 0.0, default=None)
+
+
+def _row(figure: Figures, plain: Figures | None, error: Any) -> list[str]:
+    written = f"{error:.0e}" if isinstance(error, float) else str(error)
+    if figure.problem is not None:
+        return [figure.name, figure.problem, "", "", "", written]
+    peak, seconds = figure.peak_bytes or 0, figure.step_seconds
+    less = f"{plain.peak_bytes / peak:.1f}x" if plain and plain.peak_bytes and peak else ""
+    ratio = f"{seconds / plain.step_seconds:.2f}x" if plain and plain.step_seconds and seconds else ""
+    return [figure.name, format_bytes(peak), less, f"{seconds:.3g} s" if seconds else "", ratio, written]
+
+
+def _describe_front(exact: Sequence[Figures]) -> str:
+    """Which exact ways no way of ours beats or equals in both memory and time."""
+
+    def is_behind(other: Figures) -> bool:
+        return any(
+            own.name.startswith(OURS)
+            and (own.peak_bytes or 0) <= (other.peak_bytes or 0)
+            and (own.step_seconds or 0.0) <= (other.step_seconds or 0.0)
+            for own in exact
+        )
+
+    ahead = [other.name for other in exact if not other.name.startswith(OURS) and not is_behind(other)]
+    if not ahead:
+        return "Every exact peer is beaten or equalled in both memory and time by one of our schedules."
+    return f"Not beaten in both memory and time by any of our schedules here: {'; '.join(ahead)}."
+
+
+def _draw_lengths(report: Report) -> None:
+    for model in dict.fromkeys((record["encoder"], record["pixels"]) for record in report.records):
+        points = [
+            {"label": record["name"], "num_frames": record["num_frames"], "peak_bytes": record["peak_bytes"]}
+            for record in report.records
+            if (record["encoder"], record["pixels"]) == model and record["peak_bytes"]
+        ]
+        names = [_PLAIN, *(p["label"] for p in points if p["label"].startswith((OURS, LABELS["checkpoint"])))]
+        shown = [point for point in points if point["label"] in names]
+        if shown:
+            plot_peak_memory(shown, report.add_picture(f"peak-{model[0]}-{model[1]}", "peak memory over T"))
+
+
+VIDEO = Case(
+    "video",
+    "a training step of encoder + LSTM over T frames: plain, three schedules of ours, and every peer",
+    run_video,
+    settings={
+        "models": ("resnet18-112", "resnet18-224", "resnet50-112"),
+        "lengths": (100, 250, 500, 1000, 2000, 5000),
+        "more_lengths": (100, 250),
+        "steps": 5,
+        "segment": 50,
+        "smallest": "5",
+        "balanced": "25",
+        "fastest": "25+2",
+        "sweep": ("",)[:0],
+        "channels_last": 1,
+        "peers": _PEERS,
+        "compile_lengths": (100, 500),
+        "error_encoder": "resnet18",
+        "error_frames": 40,
+        "error_pixels": 32,
+    },
+    quick={
+        "models": ("small-64",),
+        "lengths": (100, 250),
+        "steps": 1,
+        "peers": tuple(peer for peer in _PEERS if peer != "compile"),  # half a minute of compiling
+        "error_encoder": "small",
+        "error_frames": 20,
+    },
+)

@@ -1,0 +1,143 @@
+"""Every case of the bench runs end to end, at sizes where its figures mean nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from seqckpt.bench import capped, host_memory, learning, turns, video, video_long
+from seqckpt.bench.suggest import find_by_dynamic_programme
+from seqckpt.cli import main
+from seqckpt.memory import find_best_reset_points
+
+TINY = {
+    "video": "models=small-16 lengths=12,24 steps=1 segment=6 smallest=2 balanced=4 fastest=4+1 error_encoder=small "
+    "error_frames=8 error_pixels=16 peers=checkpoint,recipe",
+    "video-long": "frames=60 short=20 encoder=small pixels=32 choice=5 segment=10",
+    "lm": "cap=3MiB vocabulary=500 width=8 batch=2 segment=5 shortest=20 most_ratio=2 steps=1",
+    "memonger-cnn": "networks=densenet cap=8MiB densenet_depth=10 most_ratio=1.5 steps=1",
+    "nin": "batch=2 steps=1 torch_segments=1 segments=3",
+    "rnn": "lengths=60 hidden_size=8 steps=1",
+    "suggest": "sizes=30 checkpoints=3",
+    "planning": "encoder=small pixels=32 frames=40 shares=80 steps=0",
+    "reading": "what=memory frames=30",
+    "host-memory": "lengths=200,400 chunk=10 segment=20",
+    "fixed-costs": "chunks=5 frames=20 pixels=16 segment=10 steps=2",
+}
+PICTURES = {"video": 3, "rnn": 2, "suggest": 1}
+
+
+IN_PROCESSES = {"rnn", "nin"}  # the others' subjects live in this process here: starting one takes 0.3 s
+
+
+class LocalWorker:
+    """A worker without a process."""
+
+    def __init__(self, build: Callable[..., Any], *, limit_bytes: int | None = None, **arguments: Any) -> None:
+        self.subject = build(**arguments)
+
+    def ask(self, name: str, *arguments: Any) -> Any:
+        return getattr(self.subject, name)(*arguments)
+
+    def __enter__(self) -> LocalWorker:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (turns, capped, video, video_long, host_memory, learning):
+        monkeypatch.setattr(module, "Worker", LocalWorker)
+
+
+def run(case: str, folder: Path, settings: str) -> tuple[str, dict[str, Any]]:
+    assert main(["bench", case, f"output={folder}", *settings.split()]) == 0
+    data = json.loads((folder / f"{case}.json").read_text(encoding="utf-8"))
+    return (folder / f"{case}.md").read_text(encoding="utf-8"), data
+
+
+@pytest.mark.parametrize("case", TINY)
+def test_a_case_leaves_tables_figures_and_the_machine(
+    case: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if case not in IN_PROCESSES:
+        request.getfixturevalue("in_this_process")
+    markdown, data = run(case, tmp_path / "out", TINY[case])
+    assert data["records"] or case == "reading"
+    assert "fails" not in markdown
+    assert f"`python -m seqckpt bench {case} " in markdown.splitlines()[-1]
+    assert len(list((tmp_path / "out").glob("*.png"))) == PICTURES.get(case, 0)
+    if case == "video":
+        check_video(markdown, data)
+
+
+def check_video(markdown: str, data: dict[str, Any]) -> None:
+    records = data["records"]
+    errors = {record["name"]: record["gradient_error"] for record in records}
+    for name, error in errors.items():
+        assert (error < 1e-10) == ("recipe" not in name), name
+    assert errors["tutorial's recipe, chunks of 4"] == pytest.approx(3)  # four pieces: see test_peers.py
+    assert "| plain | " in markdown
+    assert all(len(record["seconds"]) == 1 for record in records)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_this_process")
+def test_learning(tmp_path: Path) -> None:
+    settings = "seeds=0 clip_lengths=25,50 frames_per_step=50 epochs=1 num_videos=3 video_seconds=60"
+    markdown, data = run("learning", tmp_path, settings)
+    assert len({record["num_frames_seen"] for record in data["records"]}) == 1
+    assert "random features" in markdown
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_what_would_pass_the_memory_is_named_and_not_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 25 MiB free by its own account, the machine is not asked for the longest plain run."""
+    monkeypatch.setattr(video, "free_memory", lambda device: 25 * 2**20)
+    settings = "models=small-32 lengths=20,40,300 steps=1 segment=10 smallest=5 balanced=5 fastest=5 peers= "
+    markdown, data = run("video", tmp_path, settings + "error_encoder=small error_frames=8 error_pixels=16")
+    records = [record for record in data["records"] if record["num_frames"] == 300]
+    assert any(record["seconds"] for record in records)
+    assert {record["name"] for record in records if record["problem"]} == {"plain", "plain, channels_last"}
+    assert all(record["seconds"] == [] for record in records if record["problem"])
+    assert "| plain | does not fit: would need about " in markdown
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1, 3, 40])
+def test_the_quadratic_programme_is_a_fair_opponent(checkpoints: int) -> None:
+    sizes = [(7 * k * k + 3) % 101 for k in range(25)]
+    assert find_by_dynamic_programme(sizes, checkpoints) == find_best_reset_points(sizes, checkpoints)[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["vidoe"], "'vidoe' is no case of the bench: expected some of video"),
+        (["rnn", "length=3"], "did you mean lengths?"),
+        (["rnn", "steps=many"], "steps=many: expected a whole number, such as 5"),
+        (["video", "models=resnet18"], "models=resnet18: expected encoder-pixels"),
+        (["video", "balanced=fast"], "'fast' is no schedule"),
+        (["reading", "what=everything"], "what=everything: expected some of cache, waiting, memory"),
+        (["video", "peers=gradcash"], "peers=gradcash: expected some of checkpoint, recipe, gradcache"),
+    ],
+)
+def test_mistakes_are_answered_in_a_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments, f"output={tmp_path / 'new'}"]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_help_names_the_cases_and_their_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "usage: seqckpt bench [case ...] [key=value ...] [--quick]" in text
+    assert all(name in text for name in TINY)
+    assert "lengths=100,250,500,1000,2000,5000" in text
+    assert "train.epochs" not in text
