@@ -11,9 +11,9 @@ Which parts there are follows from the encoder (stages without trainable paramet
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,24 +21,15 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from seqckpt.core.closures import modules_of, trains
 from seqckpt.core.cuts import balanced_spans, check_length
+from seqckpt.core.frame_rows import FrameRows, FrameSource
+from seqckpt.core.fused_layers import Folded, FusedConv
+from seqckpt.core.graph_stages import GraphStage, fold_all, writes_into_input
 from seqckpt.core.replay import Loop, replay_loop
-from seqckpt.core.stages import Stage, find_stages, writes_into_input
+from seqckpt.core.stages import Stage, find_stages, fused_stages
 from seqckpt.errors import ReplayError
 from seqckpt.transparent import hide_in_state_dict
 
 __all__ = ["ChunkedEncoder", "FrameSource", "Keep"]
-
-
-@runtime_checkable
-class FrameSource(Protocol):
-    """Frames that need not be in memory: `len(source)`, and `source[a:b]` as a uint8 tensor (b - a, C, H, W).
-
-    Read in forward, and again in the replay: both must give the same frames. A tensor (t, C, H, W) is a FrameSource.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: slice) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -78,6 +69,10 @@ class ChunkedEncoder(nn.Module):
         keep: what is kept rather than replayed; see Keep. `depth` needs an encoder that can be cut in stages.
         transform: applied to a chunk's frames first, in the chunk (to float, normalisation, augmentation); must not
             change them in place, and must draw random numbers from torch's generators or not at all.
+        fuse: run each convolution together with the frozen batch norm, the residual addition and the ReLU behind it
+            (fused_layers.py), which saves a half to two thirds of the activations' memory, and time. The same function
+            and gradients to rounding, where False is bitwise. Needs an encoder that torch.fx can trace, and batch
+            norm that uses stored statistics (`apply_batch_norm_policy(encoder, "frozen")`). Its stages are others.
         check_replay: compare the values of every replay with the first run's; for debugging.
 
     `forward(frames)` takes a tensor (B, T, C, H, W) of any dtype and returns features (B, T, ...); with `lengths` (B
@@ -104,6 +99,7 @@ class ChunkedEncoder(nn.Module):
         *,
         keep: Keep | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
+        fuse: bool = False,
         check_replay: bool = False,
     ) -> None:
         super().__init__()
@@ -111,6 +107,7 @@ class ChunkedEncoder(nn.Module):
             raise TypeError(f"encoder is a {type(encoder).__name__}; expected a module from (n, C, H, W) to (n, ...)")
         self.encoder = encoder
         self.chunk_size = chunk_size
+        self.fuse = fuse
         self.keep = keep or Keep()
         self.transform = transform
         if isinstance(transform, nn.Module) and transform.state_dict() and hasattr(encoder, "transform"):
@@ -145,10 +142,10 @@ class ChunkedEncoder(nn.Module):
     @property
     def stages(self) -> Sequence[Stage]:
         """The parts that `keep.depth` counts: what the transform returns goes through them one after the other."""
-        return find_stages(self.encoder, trace=True)
+        return self._fused_stages() if self.fuse else find_stages(self.encoder, trace=True)
 
     def extra_repr(self) -> str:
-        return f"chunk_size={self.chunk_size}, keep={self.keep}"
+        return f"chunk_size={self.chunk_size}, keep={self.keep}" + (", fuse=True" if self.fuse else "")
 
     def forward(self, frames: Tensor | Sequence[FrameSource], lengths: Sequence[int] | Tensor | None = None) -> Any:
         if isinstance(frames, Tensor) and lengths is None:
@@ -171,13 +168,13 @@ class ChunkedEncoder(nn.Module):
         if any(isinstance(clip, Tensor) and clip.requires_grad for clip in clips):
             features = self._encode(torch.cat([clip[:] for clip in clips]))
         else:
-            features = self._encode(_Rows(clips))
+            features = self._encode(FrameRows(clips))
         sizes = [len(clip) for clip in clips]
         flat, spec = tree_flatten(features)
         per_clip = zip(*(rows.split(sizes) for rows in flat), strict=True)
         return [tree_unflatten(list(rows), spec) for rows in per_clip]
 
-    def _encode(self, rows: Tensor | _Rows) -> Any:
+    def _encode(self, rows: Tensor | FrameRows) -> Any:
         """Features of rows of frames; (n, C, H, W) to (n, ...)."""
         spans = balanced_spans(len(rows), self.chunk_size)
         before_encoder = isinstance(rows, Tensor) and rows.requires_grad
@@ -188,25 +185,32 @@ class ChunkedEncoder(nn.Module):
         frozen, any_kept = stages[:num_frozen], min(first_kept) < len(stages)
         _refuse_unequal_sync_batch_norm(self.encoder, len(spans))
 
+        fused = fold_all(stages) if self.fuse else {}
+        weights, spec = tree_flatten(list(fused.values()))
+
+        def through(stages: Sequence[Stage], x: Any, weights: Sequence[Tensor]) -> Any:
+            return _through(stages, x, dict(zip(fused, tree_unflatten(weights, spec), strict=True)))
+
         def load(k: int, x: Any) -> Tensor:
-            x = rows.read(*spans[k]) if isinstance(rows, _Rows) else x[0]
+            x = rows.read(*spans[k]) if isinstance(rows, FrameRows) else x[0]
             return x if self.transform is None else self.transform(x)
 
-        def run(k: int, x: Any, state: Any, weights: Any) -> tuple[Any, Any]:
-            return _through(stages[num_frozen : first_kept[k]], x if frozen else load(k, x)), None
+        def run(k: int, x: Any, state: Any, weights: Sequence[Tensor]) -> tuple[Any, Any]:
+            return through(stages[num_frozen : first_kept[k]], x if frozen else load(k, x), weights), None
 
-        def finish(k: int, y: Any) -> Any:
+        def finish(k: int, y: Any, weights: Sequence[Tensor]) -> Any:
             kept = stages[first_kept[k] :]
             if kept and len(set(first_kept)) > 1 and writes_into_input(kept[0]):
                 y = tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, y)  # other chunks are cut elsewhere
-            return _through(kept, y)
+            return through(kept, y, weights)
 
         loop = Loop(
             run=run,
             name="chunk",
             spans=spans,
-            prepare=(lambda k, x: _through(frozen, load(k, x))) if frozen else None,
+            prepare=(lambda k, x, weights: through(frozen, load(k, x), weights)) if frozen else None,
             finish=finish if any_kept else None,
+            weights=weights,
             modules=[self.encoder, *([] if self.transform is None else modules_of(self.transform))],
             num_kept=self.keep.chunks,
             check=self.check_replay,
@@ -215,7 +219,10 @@ class ChunkedEncoder(nn.Module):
 
     def _stages(self, trains_before: bool) -> tuple[list[Stage], int]:
         """The encoder's stages, and how many in front nothing trains; the encoder itself if it is not cut."""
-        stages = list(find_stages(self.encoder, trace=self.keep.depth > 0))
+        if self.fuse:
+            stages: list[Stage] = list(self._fused_stages())
+        else:
+            stages = list(find_stages(self.encoder, trace=self.keep.depth > 0))
         num_untrained = 0
         if not trains_before:
             trained = [any(p.requires_grad for p in stage.parameters()) for stage in stages]
@@ -227,9 +234,19 @@ class ChunkedEncoder(nn.Module):
                 f"keep.depth is {self.keep.depth}, but the encoder, as it is now, cannot be cut in stages: hooks on "
                 "it, or a forward that depends on values, forbid it"
             )
-        if not self.keep.depth and not (num_untrained and self.keep.frozen):
+        if not (self.fuse or self.keep.depth or (num_untrained and self.keep.frozen)):
             return [self.encoder], 0  # whole: with its own hooks, or compiled
         return stages, num_untrained
+
+    def _fused_stages(self) -> Sequence[GraphStage]:
+        stages = fused_stages(self.encoder)
+        if not stages:
+            raise ValueError(
+                "fuse=True, but no convolution of the encoder, as it is now, can be fused with what follows it: batch "
+                "norm must use stored statistics (apply_batch_norm_policy(encoder, 'frozen')), and hooks, "
+                "torch.compile, or a forward that depends on values forbid it; leave fuse out otherwise"
+            )
+        return stages
 
     def _first_kept(self, num_stages: int, num_untrained: int, num_chunks: int) -> list[int]:
         """For each chunk, the stage from which on its graph is kept; stages that nothing trains in front have none."""
@@ -241,39 +258,10 @@ class ChunkedEncoder(nn.Module):
         ]
 
 
-def _through(stages: Sequence[Stage], x: Any) -> Any:
+def _through(stages: Sequence[Stage], x: Any, folded: Mapping[FusedConv, Folded]) -> Any:
     for stage in stages:
-        x = stage(x)
+        x = stage(x, folded) if folded and isinstance(stage, GraphStage) else stage(x)
     return x
-
-
-class _Rows:
-    """The frames of several sources in a row, read when asked for."""
-
-    def __init__(self, sources: Sequence[FrameSource]) -> None:
-        self.sources = sources
-        self.versions = [_version(source) for source in sources]
-        self.ends = torch.tensor([len(source) for source in sources]).cumsum(0).tolist()
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def read(self, start: int, stop: int) -> Tensor:
-        parts, first = [], 0
-        for source, version, end in zip(self.sources, self.versions, self.ends, strict=True):
-            a, b = max(start, first), min(stop, end)
-            if a < b:
-                if _version(source) != version:
-                    raise ReplayError(
-                        "frames were changed in place between forward and backward, and the replay needs them"
-                    )
-                parts.append(source[a - first : b - first])
-            first = end
-        return torch.cat(parts)  # a copy: a first layer in place must not write into the caller's frames
-
-
-def _version(source: FrameSource) -> int | None:
-    return source._version if isinstance(source, Tensor) and not source.is_inference() else None
 
 
 def _check_lengths(lengths: Any, frames: Tensor) -> list[int]:

@@ -90,7 +90,8 @@ class Record:
         x = tree_unflatten(piece, self.inputs_spec)
         if self.loop.prepare is not None:
             with torch.set_grad_enabled(k == 0):  # nothing there is trained: no graph comes of it, or it is refused
-                x = self.loop.prepare(k, tree_unflatten(self.handover.of(piece), self.inputs_spec))
+                handed = tree_unflatten(self.handover.of(piece), self.inputs_spec)
+                x = self.loop.prepare(k, handed, self.weights)
             if any(needs_grad(t) for t in tree_flatten(x)[0]):
                 raise ReplayError(
                     f"the frozen part in front of {self.loop.describe(k)} uses trainable tensors that are not its "
@@ -144,7 +145,7 @@ class Record:
             y, new_state = self.loop.run(k, x, state, self.weights)
             if finish and self.loop.finish is not None:
                 flat_y, y_spec = tree_flatten(y)  # may be the leaves themselves, where all stages are kept
-                y = self.loop.finish(k, tree_unflatten(self.handover_to_finish.of(flat_y), y_spec))
+                y = self.loop.finish(k, tree_unflatten(self.handover_to_finish.of(flat_y), y_spec), self.weights)
                 self.handover_to_finish.learn()
         flat_y, y_spec = tree_flatten(y)
         flat_new_state, new_state_spec = tree_flatten(new_state)
@@ -156,7 +157,7 @@ class Record:
         flat = [_leaf(t, _differentiable(t)) for t in flat]
         with torch.enable_grad(), self.autocast.own_casts():
             y = tree_unflatten(self.handover_to_finish.of(flat), spec)
-            finished, finished_spec = tree_flatten(self.loop.finish(k, y))
+            finished, finished_spec = tree_flatten(self.loop.finish(k, y, self.weights))
         self.handover_to_finish.learn()
         return _Graph(flat, [], finished, [], finished_spec, tree_flatten(())[1])
 

@@ -60,15 +60,16 @@ class Loop:
 
     A piece k goes through up to three functions, all called with the piece's number first:
 
-    - `prepare(k, x)`: once, without gradient; its result is stored and is what a replay starts from (a frozen stem);
+    - `prepare(k, x, weights)`: once, without gradient; its result is stored and is what a replay starts from (a frozen
+      stem);
     - `run(k, x, state, weights) -> (y, state)`: forgotten and replayed;
-    - `finish(k, y)`: once, with its graph kept until backward (late stages that are cheap to keep).
+    - `finish(k, y, weights)`: once, with its graph kept until backward (late stages that are cheap to keep).
 
     Args:
         name: the piece's word in messages ("chunk").
         spans: the rows of every piece, in the order of running; None for one piece that is not cut.
         dim: the dimension that is cut.
-        weights: tensors handed to `run`; detached copies of them in replays, each with its own gradient.
+        weights: tensors handed to all three; detached copies of them in replays, each with its own gradient.
         modules: those whose parameters, buffers and modes take part.
         devices: accelerators that the arguments do not show.
         num_kept: how many last pieces' graphs are kept rather than replayed.
@@ -81,8 +82,8 @@ class Loop:
     name: str = "piece"
     spans: Sequence[tuple[int, int]] | None = None
     dim: int = 0
-    prepare: Callable[[int, Any], Any] | None = None
-    finish: Callable[[int, Any], Any] | None = None
+    prepare: Callable[[int, Any, Sequence[Tensor]], Any] | None = None
+    finish: Callable[[int, Any, Sequence[Tensor]], Any] | None = None
     weights: Sequence[Tensor] = ()
     modules: Sequence[nn.Module] = ()
     devices: Iterable[torch.device] = ()
@@ -135,9 +136,9 @@ def replay_loop(loop: Loop, inputs: Any, state: Any) -> tuple[Any, Any]:
         if record is None:
             with torch.no_grad():
                 x = tree_unflatten(handover.of(piece), inputs_spec)
-                x = x if loop.prepare is None else loop.prepare(k, x)
+                x = x if loop.prepare is None else loop.prepare(k, x, loop.weights)
                 y, state = loop.run(k, x, state, loop.weights)
-                y = y if loop.finish is None else loop.finish(k, y)
+                y = y if loop.finish is None else loop.finish(k, y, loop.weights)
                 handover.learn()
         else:
             y, state = record.first_run(k, piece, state)

@@ -9,16 +9,19 @@ was run to what is still to run, there is a cut. The traced stages call the enco
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, fx, nn
 
+from seqckpt.core.fused_layers import is_frozen_norm
+from seqckpt.core.fusion import fuse_graph
+from seqckpt.core.graph_stages import GraphStage, cut_graph, writes_into_input
 from seqckpt.core.surroundings import AutocastState, RandomStates, accelerators_of
 
-__all__ = ["Stage", "find_stages", "writes_into_input"]
+__all__ = ["Stage", "find_stages", "fused_stages"]
 
 
 class Stage(Protocol):
@@ -70,9 +73,30 @@ def _is_open(module: nn.Module) -> bool:
     return _is_row(module) and not any(writes_into_input(child) for child in module._modules.values())
 
 
-def writes_into_input(module: Any) -> bool:
-    """Whether it is a layer that says so; inside nested rows and traced forwards it is not parted from its input."""
-    return getattr(module, "inplace", False) is True
+def fused_stages(encoder: nn.Module) -> list[GraphStage]:
+    """Return the encoder's stages with layers fused where they can be, in their present modes; see fusion.py.
+
+    Its forward and those of its blocks run once for that without data. Empty where no layer can be fused.
+
+    >>> norm = nn.BatchNorm2d(8).eval()
+    >>> len(fused_stages(nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())))
+    3
+    """
+    if not _is_plain(encoder):
+        return []
+    inside = [module for module in encoder.modules() if _has_forward_of_calls(module)]
+    graph = _trace_forward(encoder, inside)
+    if graph is None:  # one of the blocks depends on values: look into those that do not
+        inside = [module for module in inside if module is encoder or _trace_forward(module, [module]) is not None]
+        graph = _trace_forward(encoder, inside)
+    if graph is None or not fuse_graph(graph, {name: m for name, m in encoder.named_modules() if _is_plain(m)}):
+        return []
+    return cut_graph(encoder, graph)
+
+
+def _has_forward_of_calls(module: nn.Module) -> bool:
+    """Whether a module may be made of others, rather than be a layer."""
+    return len(module._modules) > 0 and _is_plain(module) and not is_frozen_norm(module)
 
 
 class _Tracer(fx.Tracer):
@@ -167,85 +191,9 @@ def _trace(encoder: nn.Module) -> list[Stage] | None:
             return None
         calls = [node for node in graph.nodes if node.op.startswith("call_")]
         if len(calls) != 1 or calls[0].op != "call_module":
-            return _cut(encoder, graph)
+            stages = cut_graph(encoder, graph)
+            return list(stages) if len(stages) > 1 else None
         inner = encoder.get_submodule(calls[0].target)
         if not _is_plain(inner) or type(inner).__module__.startswith("torch.nn"):
             return None
         wrapped.append(inner)  # the encoder does nothing but call this one: look inside
-
-
-def _cut(encoder: nn.Module, graph: fx.Graph) -> list[Stage] | None:
-    """Cut the graph's calls wherever a single value crosses."""
-    used = [node for node in graph.nodes if node.op == "placeholder" and node.users]
-    calls = [node for node in graph.nodes if node.op.startswith("call_")]
-    (output,) = graph.find_nodes(op="output")
-    if len(used) != 1:
-        return None
-    position = {node: i for i, node in enumerate([*calls, output])}
-    last_use = {node: max((position[user] for user in node.users), default=-1) for node in (used[0], *calls)}
-    stages: list[Stage] = []
-    part: list[fx.Node] = []
-    source = used[0]
-    for i, node in enumerate(calls):
-        part.append(node)
-        alive = [value for value in (used[0], *calls[: i + 1]) if last_use[value] > i]
-        if alive != [node] or (i + 1 < len(calls) and _writes(encoder, calls[i + 1])):
-            continue
-        is_last = i + 1 == len(calls)
-        stages.append(_GraphStage(encoder, source, part, output.args[0] if is_last else node))
-        source, part = node, []
-    if part:  # several values make up the output
-        stages.append(_GraphStage(encoder, source, part, output.args[0]))
-    return stages if len(stages) > 1 else None
-
-
-def _writes(encoder: nn.Module, node: fx.Node) -> bool:
-    if node.op == "call_module":
-        return writes_into_input(encoder.get_submodule(str(node.target)))
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return node.kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
-
-
-class _GraphStage:
-    """Some consecutive calls of a traced encoder, run on the encoder's own modules."""
-
-    def __init__(self, encoder: nn.Module, source: fx.Node, calls: Sequence[fx.Node], result: Any) -> None:
-        self.encoder, self.source, self.calls, self.result = encoder, source, list(calls), result
-        fetched = {value for node in calls for value in node.all_input_nodes if value.op == "get_attr"}
-        self.constants = {node: str(node.target) for node in fetched}
-
-    def __call__(self, x: Any) -> Any:
-        values: dict[fx.Node, Any] = {self.source: x}
-        values |= {node: _get(self.encoder, path) for node, path in self.constants.items()}
-        last_use = {value: node for node in self.calls for value in node.all_input_nodes}
-        for node in self.calls:
-            args: Any = fx.node.map_arg(node.args, values.__getitem__)
-            kwargs: Any = fx.node.map_arg(node.kwargs, values.__getitem__)
-            values[node] = self._function(node)(*args, **kwargs)
-            for value in node.all_input_nodes:  # let go of what nothing needs any more, as the forward itself would
-                if last_use[value] is node and value is not self.source:
-                    values.pop(value, None)
-            del args, kwargs
-        return fx.node.map_arg(self.result, values.__getitem__)
-
-    def _function(self, node: fx.Node) -> Callable[..., Any]:
-        if node.op == "call_module":
-            return self.encoder.get_submodule(str(node.target))
-        if node.op == "call_method":
-            name = str(node.target)
-            return lambda x, *args, **kwargs: getattr(x, name)(*args, **kwargs)
-        assert callable(node.target)
-        return node.target
-
-    def parameters(self) -> Iterator[nn.Parameter]:
-        for node in self.calls:
-            if node.op == "call_module":
-                yield from self.encoder.get_submodule(str(node.target)).parameters()
-        for path in self.constants.values():
-            if isinstance(value := _get(self.encoder, path), nn.Parameter):
-                yield value
-
-
-def _get(encoder: nn.Module, path: str) -> Any:
-    owner, _, name = path.rpartition(".")
-    return getattr(encoder.get_submodule(owner), name)

@@ -32,6 +32,8 @@ class FrozenBatchNorm(_NormBase):
     The keys of its `state_dict` are those of the batch norm layer that it replaces, so weights move to and fro.
     """
 
+    uses_stored_statistics = True  # by which the engine knows that it may be folded into a convolution
+
     def forward(self, input: Tensor) -> Tensor:
         """Normalise (n, C, ...) with the stored statistics, then scale and shift."""
         return functional.batch_norm(
