@@ -131,8 +131,11 @@ class _Unscaled(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         weight, scale = ctx.saved_tensors
-        grad_scale = (grad * weight).flatten(1).sum(1) if ctx.needs_input_grad[1] else None
-        return grad * _per_row(scale, weight) if ctx.needs_input_grad[0] else None, grad_scale
+        grad_scale = None
+        if ctx.needs_input_grad[1]:  # in pieces: products with the whole weight would be one more copy of it
+            pieces = zip(grad.chunk(8), weight.chunk(8), strict=True)
+            grad_scale = torch.cat([(g * w).flatten(1).sum(1) for g, w in pieces])
+        return grad.mul_(_per_row(scale, weight)) if ctx.needs_input_grad[0] else None, grad_scale  # nobody else has it
 
 
 class _Conv(torch.autograd.Function):

@@ -9,7 +9,7 @@ from torch import fx, nn
 
 from seqckpt.core.fused_layers import Folded, FusedConv
 
-__all__ = ["GraphStage", "cut_graph", "fold_all", "writes_into_input"]
+__all__ = ["FoldedStage", "GraphStage", "cut_graph", "fold_all", "writes_into_input"]
 
 
 def writes_into_input(module: Any) -> bool:
@@ -92,6 +92,10 @@ class GraphStage:
         """The fused convolutions among the calls."""
         return (node.target for node in self.calls if isinstance(node.target, FusedConv))
 
+    def folded(self) -> FoldedStage:
+        """The stage as it runs in a step, where everything is folded once, in front."""
+        return FoldedStage(self)
+
     def parameters(self) -> Iterator[nn.Parameter]:
         for node in self.calls:
             if node.op == "call_module":
@@ -101,6 +105,25 @@ class GraphStage:
         for path in self.constants.values():
             if isinstance(value := _get(self.encoder, path), nn.Parameter):
                 yield value
+
+
+class FoldedStage:
+    """A stage with what its fused convolutions compute with: leaves of their own, in the place of the parameters."""
+
+    def __init__(self, stage: GraphStage) -> None:
+        self.stage = stage
+        self.by_call = {
+            fused: tuple(t.detach().requires_grad_(t.requires_grad) for t in fused.fold()) for fused in stage.fused()
+        }
+
+    def __call__(self, x: Any) -> Any:
+        return self.stage(x, self.by_call)
+
+    def parameters(self) -> Iterator[Any]:
+        replaced = {id(p) for fused in self.by_call for p in fused.parameters()}
+        yield from (p for p in self.stage.parameters() if id(p) not in replaced)
+        for tensors in self.by_call.values():
+            yield from tensors
 
 
 def _get(encoder: nn.Module, path: str) -> Any:

@@ -55,16 +55,19 @@ def measure_costs(model: nn.Module, sample: Sample, *, optimiser: Optimizer | No
             return frames if encoder.transform is None else encoder.transform(frames)
 
         sizes = sorted({min(size, sum(sample.lengths)) for size in _SIZES})
-        sizes = _affordable(sizes, stages, load, device, memory_bytes)
+        as_run = [stage.folded() if hasattr(stage, "folded") else stage for stage in stages]
+        sizes = _affordable(sizes, as_run, load, device, memory_bytes)
+        resident = resident_bytes(model, sample, optimiser)
+        resident["parameter_bytes"] += _folded_bytes(as_run, model)
         costs = Costs(
-            stages=tuple(measure_stages(stages, _names(encoder, stages), load, sizes)),
+            stages=tuple(measure_stages(as_run, _names(encoder, stages), load, sizes)),
             tail=measure_tail(model, sample, device),
             num_rows=sum(sample.lengths),
             num_steps=max(sample.lengths),
             num_frozen=_count_frozen(encoder, stages),
             handed_bytes=_handed_bytes(encoder, sample),
             kept_byte_seconds=_fresh_byte_seconds(device),
-            **resident_bytes(model, sample, optimiser),
+            **resident,
         )
         return _calibrate(costs, model, sample, device)
 
@@ -81,6 +84,13 @@ def resident_bytes(model: nn.Module, sample: Sample, optimiser: Optimizer | None
         "optimiser_work_bytes": 2 * trained if on_gpu else 0,  # the optimisers for many tensors at once make copies
         "frame_bytes": sum(_bytes(clip) for clip in frames),
     }
+
+
+def _folded_bytes(as_run: Sequence[Any], model: nn.Module) -> int:
+    """Bytes of scaled copies of weights that fused stages have beside the parameters, all through a step."""
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    used = [t for stage in as_run if hasattr(stage, "parameters") for t in stage.parameters()]
+    return sum(_bytes(t) for t in used if t.untyped_storage().data_ptr() not in own)
 
 
 def _bytes(tensor: Tensor) -> int:

@@ -68,13 +68,15 @@ class Parts(nn.Module):
 
 @dataclass
 class Kind:
-    """A pipeline: encoder, recurrent network, lengths of clips, size of images; `stacked`: frames are one tensor."""
+    """A pipeline: encoder, recurrent network, lengths of clips, size of images; `stacked`: frames are one tensor;
+    `fuse`: as ChunkedEncoder's."""
 
     encoder: Callable[[], tuple[nn.Module, int]]
     rnn: str = "lstm"
     lengths: tuple[int, ...] = (180,)
     size: int = 32
     stacked: bool = False
+    fuse: bool = False
 
 
 def _resnet(policy: str, frozen: int = 0) -> tuple[nn.Module, int]:
@@ -93,6 +95,8 @@ PIPELINES: dict[str, Kind] = {
     "traced": Kind(lambda: (Branching(), 12)),
     "uncut": Kind(lambda: (Uncut(), 12)),
     "resnet18": Kind(lambda: _resnet("frozen"), lengths=(48,)),
+    "fused": Kind(lambda: _resnet("frozen"), lengths=(48,), fuse=True),
+    "fused, frozen front": Kind(lambda: _resnet("frozen", 5), lengths=(48,), fuse=True),
     "frozen front": Kind(lambda: _resnet("frozen", 5), lengths=(48,)),  # up to layer1
     "group norm": Kind(lambda: _resnet("group"), lengths=(48,)),
 }
@@ -117,7 +121,7 @@ def make_pipeline(kind: Kind, *, plain: bool = False) -> nn.Module:
     if plain:
         return whole(PerFrame(encoder, transform=FrameTransform()), rnn, PlainLoss(decoder, criterion))
     return whole(
-        ChunkedEncoder(encoder, 25, transform=FrameTransform()),
+        ChunkedEncoder(encoder, 25, transform=FrameTransform(), fuse=kind.fuse),
         SegmentedRNN(rnn, 50) if is_recurrent else rnn,
         SegmentedLoss(decoder, criterion, 50),
     )
