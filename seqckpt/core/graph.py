@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import _engine_run_backward
 
 from seqckpt.errors import ReplayError
 
@@ -55,7 +56,8 @@ class GradientSums:
 
     As a context manager it sets the targets' own hooks aside and puts them back. `add(roots, root_grads, inputs)`
     runs one graph backward, adds the targets' gradients up in `values` (None where none came), and returns those of
-    `inputs`.
+    `inputs`. It is `torch.autograd.grad` without its comparison of every root's shape with that of its gradient, which
+    took 3 to 5 % of a step with a tiny encoder.
     """
 
     def __init__(self, targets: Sequence[Tensor]) -> None:
@@ -96,10 +98,13 @@ class GradientSums:
 
     def add(self, roots: Sequence[Tensor], root_grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> list[Any]:
         seeded = [(t, value) for t, value in zip(self.targets, self.values, strict=True) if value is not None]
-        grads = torch.autograd.grad(
-            [*roots, *(t for t, _ in seeded)],
-            [*inputs, *self.targets],
-            [*root_grads, *(value for _, value in seeded)],
-            allow_unused=True,
+        grads = _engine_run_backward(
+            (*roots, *(t for t, _ in seeded)),
+            (*root_grads, *(value for _, value in seeded)),
+            False,  # retain_graph
+            False,  # create_graph
+            (*inputs, *self.targets),
+            True,  # allow_unused
+            accumulate_grad=False,
         )
         return list(grads[: len(inputs)])
