@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from seqckpt.core.graph import GradientSums, find_leaves, newest_node
 from seqckpt.core.handover import HandOver
+from seqckpt.core.piece_graph import PieceGraph, as_leaf, detached, is_differentiable, needs_grad
 from seqckpt.core.replay_check import ReplayComparison, replay_check_enabled
 from seqckpt.core.surroundings import (
     AutocastState,
@@ -28,28 +28,6 @@ if TYPE_CHECKING:
     from seqckpt.core.replay import Loop
 
 __all__ = ["Record", "needs_grad"]
-
-
-@dataclass
-class _Graph:
-    """The graph of one piece: the leaves it starts from, and what came out."""
-
-    x: list[Any]
-    state: list[Any]
-    y: list[Any]
-    new_state: list[Any]
-    y_spec: TreeSpec
-    new_state_spec: TreeSpec
-
-    def flat_results(self) -> list[Any]:
-        return [*self.y, *self.new_state]
-
-    def results(self) -> tuple[Any, Any]:
-        """What came out, nested, without the graph."""
-        return (
-            tree_unflatten([_detached(t) for t in self.y], self.y_spec),
-            tree_unflatten([_detached(t) for t in self.new_state], self.new_state_spec),
-        )
 
 
 class Record:
@@ -74,8 +52,8 @@ class Record:
         self.random_before: list[list[Tensor] | None] = []  # None: the piece drew no numbers
         self.states: list[Any] = []  # before each piece
         self.prepared: list[Any] = []
-        self.kept: dict[int, _Graph] = {}  # whole graphs of the last pieces
-        self.finishes: dict[int, _Graph] = {}  # graphs of `finish` of the others
+        self.kept: dict[int, PieceGraph] = {}  # whole graphs of the last pieces
+        self.finishes: dict[int, PieceGraph] = {}  # graphs of `finish` of the others
         self.comparison = ReplayComparison() if loop.check or replay_check_enabled() else None
         self.handover = HandOver(safe=loop.closed)
         self.handover_of_state = HandOver(safe=loop.closed)
@@ -86,7 +64,7 @@ class Record:
 
     def first_run(self, k: int, piece: list[Any], state: Any) -> tuple[Any, Any]:
         """Run piece k and forget its activations, save where its graph is to be kept."""
-        self.states.append(tree_map(_detached, state))
+        self.states.append(tree_map(detached, state))
         x = tree_unflatten(piece, self.inputs_spec)
         if self.loop.prepare is not None:
             with torch.set_grad_enabled(k == 0):  # nothing there is trained: no graph comes of it, or it is refused
@@ -129,17 +107,19 @@ class Record:
         self.buffers.after_piece()
         return y, state
 
-    def graph_of(self, k: int, x: Any, state: Any, *, finish: bool) -> _Graph:
+    def graph_of(self, k: int, x: Any, state: Any, *, finish: bool) -> PieceGraph:
         """Run piece k in grad mode, from leaves of its own."""
         with torch.enable_grad(), self.autocast.own_casts():
             flat_x, x_spec = tree_flatten(x)
             if self.loop.prepare is None:
-                flat_x = [_leaf(t, wanted) for t, wanted in zip(flat_x, self.differentiable_inputs, strict=True)]
+                flat_x = [as_leaf(t, wanted) for t, wanted in zip(flat_x, self.differentiable_inputs, strict=True)]
             flat_state, state_spec = tree_flatten(state)
             if k > 0:
-                flat_state = [_leaf(t, _differentiable(t)) for t in flat_state]
+                flat_state = [as_leaf(t, is_differentiable(t)) for t in flat_state]
             else:
-                flat_state = [_leaf(t, wanted) for t, wanted in zip(flat_state, self.differentiable_state, strict=True)]
+                flat_state = [
+                    as_leaf(t, wanted) for t, wanted in zip(flat_state, self.differentiable_state, strict=True)
+                ]
             x = tree_unflatten(self.handover.of(flat_x), x_spec)
             state = tree_unflatten(self.handover_of_state.of(flat_state), state_spec)
             y, new_state = self.loop.run(k, x, state, self.weights)
@@ -149,25 +129,25 @@ class Record:
                 self.handover_to_finish.learn()
         flat_y, y_spec = tree_flatten(y)
         flat_new_state, new_state_spec = tree_flatten(new_state)
-        return _Graph(flat_x, flat_state, flat_y, flat_new_state, y_spec, new_state_spec)
+        return PieceGraph(flat_x, flat_state, flat_y, flat_new_state, y_spec, new_state_spec)
 
-    def graph_of_finish(self, k: int, y: Any) -> _Graph:
+    def graph_of_finish(self, k: int, y: Any) -> PieceGraph:
         assert self.loop.finish is not None
         flat, spec = tree_flatten(y)
-        flat = [_leaf(t, _differentiable(t)) for t in flat]
+        flat = [as_leaf(t, is_differentiable(t)) for t in flat]
         with torch.enable_grad(), self.autocast.own_casts():
             y = tree_unflatten(self.handover_to_finish.of(flat), spec)
             finished, finished_spec = tree_flatten(self.loop.finish(k, y, self.weights))
         self.handover_to_finish.learn()
-        return _Graph(flat, [], finished, [], finished_spec, tree_flatten(())[1])
+        return PieceGraph(flat, [], finished, [], finished_spec, tree_flatten(())[1])
 
-    def discover(self, graph: _Graph, newest: int) -> None:
+    def discover(self, graph: PieceGraph, newest: int) -> None:
         """Take in the leaves that the function uses and nobody named; see replay.py, Note 3."""
         if self.loop.closed:
             return
         self.leaves += self.unknown_leaves(graph, newest)
 
-    def unknown_leaves(self, graph: _Graph, newest: int | None = None) -> list[Tensor]:
+    def unknown_leaves(self, graph: PieceGraph, newest: int | None = None) -> list[Tensor]:
         known = {id(t) for t in chain(self.weights, self.leaves, graph.x, graph.state)}
         return [leaf for leaf in find_leaves(graph.flat_results(), newest) if id(leaf) not in known]
 
@@ -188,7 +168,7 @@ class Record:
         edges = [t for t in (*self.inputs, *self.initial_state, *self.loop.weights) if needs_grad(t)]
         stored = (self.inputs, self.states, self.prepared)
         self.inputs, self.initial_state, self.states, self.prepared = [], [], [], []
-        results = [_detached(t) for t in (*flat_outputs, *flat_state)]
+        results = [detached(t) for t in (*flat_outputs, *flat_state)]
         return list(_ReplayLoop.apply(self, stored, results, *edges, *self.leaves))
 
     # ---------------------------------------------------------------- backward
@@ -218,14 +198,14 @@ class Record:
             return [None] * len(self.inputs), [None] * len(tree_flatten(self.states[k])[0])
         has_finish = finish is not None
         if finish is not None:
-            grad_y = _backward(finish, grad_y, sums)
+            grad_y = finish.backward(grad_y, sums)
             finish = None  # what it started from is not needed while the rest is replayed
         if graph is None:
             graph = self.replay(k, finish=not has_finish)
-        grads = _backward(graph, [*grad_y, *grad_state], sums)
+        grads = graph.backward([*grad_y, *grad_state], sums)
         return grads[: len(graph.x)], grads[len(graph.x) :]
 
-    def replay(self, k: int, *, finish: bool) -> _Graph:
+    def replay(self, k: int, *, finish: bool) -> PieceGraph:
         if self.comparison is not None and k in self.comparison.results:
             self.comparison.compare(k, self.loop.describe(k), lambda: self.replay_once(k, finish=False).flat_results())
         graph = self.replay_once(k, finish=finish)
@@ -237,7 +217,7 @@ class Record:
             )
         return graph
 
-    def replay_once(self, k: int, *, finish: bool) -> _Graph:
+    def replay_once(self, k: int, *, finish: bool) -> PieceGraph:
         """Run piece k again as it ran first, in grad mode."""
         x = self.prepared[k] if self.prepared else self.piece(k)
         now, before = self.random.read(), self.random_before[k]
@@ -277,18 +257,6 @@ class Record:
                 )
 
 
-def _backward(graph: _Graph, grads: Sequence[Tensor | None], sums: GradientSums) -> list[Tensor | None]:
-    """Run one graph backward from the gradients of its results to those of its own leaves."""
-    results = zip(graph.flat_results(), grads, strict=True)
-    roots = [(t, grad) for t, grad in results if grad is not None and needs_grad(t)]
-    leaves = [*graph.x, *graph.state]
-    if not roots:
-        return [None] * len(leaves)
-    wanted = [t for t in leaves if needs_grad(t)]
-    got = iter(sums.add([t for t, _ in roots], [grad for _, grad in roots], wanted))
-    return [next(got) if needs_grad(t) else None for t in leaves]
-
-
 class _ReplayLoop(torch.autograd.Function):
     """The node; see replay.py. What it stores goes through autograd: version checks, saved-tensor hooks, release."""
 
@@ -299,7 +267,7 @@ class _ReplayLoop(torch.autograd.Function):
         ctx.record, ctx.spec = record, spec
         ctx.flat = [None if isinstance(t, Tensor) else (t,) for t in flat]
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(*(t for t in results if isinstance(t, Tensor) and not _differentiable(t)))
+        ctx.mark_non_differentiable(*(t for t in results if isinstance(t, Tensor) and not is_differentiable(t)))
         return tuple(results)
 
     @staticmethod
@@ -312,19 +280,3 @@ class _ReplayLoop(torch.autograd.Function):
         tensors = iter(ctx.saved_tensors)
         stored = tree_unflatten([next(tensors) if other is None else other[0] for other in ctx.flat], ctx.spec)
         return (None, None, None, *ctx.record.backward(stored, grads))
-
-
-def needs_grad(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and leaf.requires_grad
-
-
-def _differentiable(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
-
-
-def _detached(leaf: Any) -> Any:
-    return leaf.detach() if isinstance(leaf, Tensor) else leaf
-
-
-def _leaf(value: Any, trainable: bool) -> Any:
-    return value.detach().requires_grad_(trainable) if isinstance(value, Tensor) else value

@@ -47,7 +47,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from seqckpt.core.handover import HandOver
-from seqckpt.core.record import Record, needs_grad
+from seqckpt.core.piece_graph import needs_grad
+from seqckpt.core.record import Record
 from seqckpt.core.surroundings import is_replaying
 from seqckpt.errors import ReplayError
 

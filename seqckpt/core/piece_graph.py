@@ -1,0 +1,63 @@
+"""The graph of one piece of a replay loop: the leaves that it starts from, what came out, and its backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import TreeSpec, tree_unflatten
+
+from seqckpt.core.graph import GradientSums
+
+__all__ = ["PieceGraph", "as_leaf", "detached", "is_differentiable", "needs_grad"]
+
+
+@dataclass
+class PieceGraph:
+    """The graph of one piece: the leaves it starts from, and what came out."""
+
+    x: list[Any]
+    state: list[Any]
+    y: list[Any]
+    new_state: list[Any]
+    y_spec: TreeSpec
+    new_state_spec: TreeSpec
+
+    def flat_results(self) -> list[Any]:
+        return [*self.y, *self.new_state]
+
+    def results(self) -> tuple[Any, Any]:
+        """What came out, nested, without the graph."""
+        return (
+            tree_unflatten([detached(t) for t in self.y], self.y_spec),
+            tree_unflatten([detached(t) for t in self.new_state], self.new_state_spec),
+        )
+
+    def backward(self, grads: Sequence[Tensor | None], sums: GradientSums) -> list[Tensor | None]:
+        """Run one graph backward from the gradients of its results to those of its own leaves."""
+        results = zip(self.flat_results(), grads, strict=True)
+        roots = [(t, grad) for t, grad in results if grad is not None and needs_grad(t)]
+        leaves = [*self.x, *self.state]
+        if not roots:
+            return [None] * len(leaves)
+        wanted = [t for t in leaves if needs_grad(t)]
+        got = iter(sums.add([t for t, _ in roots], [grad for _, grad in roots], wanted))
+        return [next(got) if needs_grad(t) else None for t in leaves]
+
+
+def needs_grad(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and leaf.requires_grad
+
+
+def is_differentiable(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and (leaf.is_floating_point() or leaf.is_complex())
+
+
+def detached(leaf: Any) -> Any:
+    return leaf.detach() if isinstance(leaf, Tensor) else leaf
+
+
+def as_leaf(value: Any, trainable: bool) -> Any:
+    return value.detach().requires_grad_(trainable) if isinstance(value, Tensor) else value
