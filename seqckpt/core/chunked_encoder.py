@@ -80,10 +80,10 @@ class ChunkedEncoder(nn.Module):
     list of clips of different lengths, tensors (t, C, H, W) or FrameSources, and returns a list of (t, ...).
     Gradients go to the encoder, and to frames that require them. `state_dict()` has the encoder's own keys.
 
-    Exactness: bitwise that of a plain loop over the same chunks; to rounding that of the undivided encoder, unless
-    batch norm is in training mode, which in chunks is another function (statistics per chunk). Memory: frames,
-    features, one chunk's activations, and what `keep` says. Time: forward twice for all but the last chunk; once
-    where nothing is to be trained.
+    Exactness: bitwise that of a plain loop over the same chunks (with `fuse` to rounding); to rounding that of the
+    undivided encoder, unless batch norm is in training mode, which in chunks is another function (statistics per
+    chunk). Memory: frames, features, one chunk's activations, and what `keep` says. Time: forward twice for all but the
+    last chunk; once where nothing is to be trained.
 
     >>> cnn = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> encoder = ChunkedEncoder(cnn, chunk_size=16, transform=lambda frames: frames.float() / 255)
