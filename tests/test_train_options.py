@@ -99,6 +99,22 @@ def test_an_average_of_weights_is_what_best_pt_holds(sample: Path) -> None:
     assert not torch.equal(state["model"]["head.decoder.weight"], state["trained_model"]["head.decoder.weight"])
 
 
+def test_fused_layers_learn_as_others_do_and_are_taken_where_they_can_be(
+    sample: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    resnet = ("model.encoder=resnet18", "data.clip_length=20", "memory.chunk_size=7", "data.split.train=[1]")
+    fused = losses(train(sample, "fused", *resnet))
+    assert "layers fused" in capsys.readouterr().out
+    as_they_are = losses(train(sample, "not", *resnet, "memory.fuse=false"))
+    assert "layers fused" not in capsys.readouterr().out
+    assert fused == pytest.approx(as_they_are, rel=1e-3)  # float32, eight steps of AdamW
+    assert fused != as_they_are
+    assert main(arguments(sample, "memory.fuse=true")) == 2
+    assert "memory.fuse=true: fuse=True, but no convolution" in capsys.readouterr().err
+    train(sample, "small")
+    assert "layers fused" not in capsys.readouterr().out
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("c++") is None, reason="torch.compile needs a C++ compiler on the CPU")
 @pytest.mark.filterwarnings("default")  # torch.compile's own

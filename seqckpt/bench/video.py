@@ -42,7 +42,9 @@ def choose_ways(settings: Settings) -> Ways:
     ours = {name: settings[name] for name in ("smallest", "balanced", "fastest")}
     ways: Ways = {_PLAIN: {"way": "plain"}, "plain, channels_last": {"way": "plain", "channels_last": True}}
     for name, choice in [*ours.items(), *((choice, choice) for choice in settings["sweep"])]:
-        ways[f"{OURS}: {name} ({parse_choice(choice).describe()})"] = {"way": OURS, "choice": choice, **last}
+        chosen = parse_choice(choice)
+        layout = {"channels_last": last["channels_last"] and not chosen.fuse}  # fused layers choose their own
+        ways[f"{OURS}: {name} ({chosen.describe()})"] = {"way": OURS, "choice": choice, **layout}
     balanced = str(parse_choice(ours["balanced"]).chunk_size)
     sizes = sorted({parse_choice(choice).chunk_size for choice in ours.values()} - {int(balanced)})
     for peer in settings["peers"]:
@@ -71,7 +73,7 @@ def measure_gradient_errors(ways: Ways, settings: Settings, tick: Callable[[str]
                 "encoder": settings["error_encoder"],
                 "pixels": settings["error_pixels"],
                 "num_frames": num_frames,
-                "choice": f"{chunk}+{choice.depth:g}x{choice.chunks}",
+                "choice": f"{chunk}+{choice.depth:g}x{choice.chunks}{'f' * choice.fuse}",
                 "segment_length": max(1, num_frames // 4),
                 "dtype": "float64",
             }
@@ -266,10 +268,10 @@ VIDEO = Case(
         "lengths": (100, 250, 500, 1000, 2000, 5000),
         "more_lengths": (100, 250),
         "steps": 5,
-        "segment": 50,
-        "smallest": "5",
-        "balanced": "25",
-        "fastest": "25+2",
+        "segment": 25,
+        "smallest": "25f",
+        "balanced": "25+5.5f",
+        "fastest": "25+8.7f",
         "sweep": ("",)[:0],
         "channels_last": 1,
         "peers": _PEERS,
@@ -280,6 +282,9 @@ VIDEO = Case(
     },
     quick={
         "models": ("small-64",),
+        "smallest": "5",
+        "balanced": "25",
+        "fastest": "25+2",
         "lengths": (100, 250),
         "steps": 1,
         "peers": tuple(peer for peer in _PEERS if peer != "compile"),  # half a minute of compiling

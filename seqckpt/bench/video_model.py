@@ -25,32 +25,38 @@ NUM_PHASES, HIDDEN_SIZE = 7, 256
 
 @dataclass(frozen=True)
 class Choice:
-    """A schedule of ours in short: 25+2x3 is chunks of 25, the last 2 stages kept, the last 3 chunks kept whole."""
+    """A schedule of ours in short: 25+2x3 is chunks of 25, the last 2 stages kept, the last 3 chunks kept whole.
+
+    An f at the end, as in 25+2f: layers are fused.
+    """
 
     chunk_size: int
     depth: float = 0
     chunks: int = 1
+    fuse: bool = False
 
     def describe(self) -> str:
         """In words."""
         kept = [f"the last {self.depth:g} stages"] if self.depth else []
         kept += [f"the last {self.chunks} chunks"] if self.chunks > 1 else []
-        return f"chunks of {self.chunk_size}" + (f", kept: {' and '.join(kept)}" if kept else "")
+        fused = ", fused" if self.fuse else ""
+        return f"chunks of {self.chunk_size}{fused}" + (f", kept: {' and '.join(kept)}" if kept else "")
 
 
 def parse_choice(text: str) -> Choice:
-    """Read "25", "25+2" or "25+2x3".
+    """Read "25", "25f", "25+2", "25+2x3" or "25+2x3f".
 
     >>> parse_choice("25+2x3").describe()
     'chunks of 25, kept: the last 2 stages and the last 3 chunks'
     """
-    front, _, chunks = text.partition("x")
+    front, _, chunks = text.removesuffix("f").partition("x")
     size, _, depth = front.partition("+")
     try:
-        return Choice(int(size), float(depth) if depth else 0, int(chunks) if chunks else 1)
+        return Choice(int(size), float(depth) if depth else 0, int(chunks) if chunks else 1, text.endswith("f"))
     except ValueError:
         raise UsageError(
-            f"{text!r} is no schedule: expected chunk size+kept stages x kept chunks, as in 25, 25+2 or 25+2x3"
+            f"{text!r} is no schedule: expected chunk size+kept stages x kept chunks, as in 25, 25+2 or 25+2x3; an f "
+            "behind it fuses layers"
         ) from None
 
 
@@ -71,14 +77,16 @@ def build_parts(encoder_name: str, *, channels_last: bool, dtype: torch.dtype = 
 def build_video_model(parts: Parts, choice: Choice, segment_length: int) -> VideoModel:
     """The same parts in this library's hands."""
     return VideoModel(
-        ChunkedEncoder(parts.encoder, choice.chunk_size, transform=parts.transform, keep=_keep(choice)),
+        ChunkedEncoder(
+            parts.encoder,
+            choice.chunk_size,
+            transform=parts.transform,
+            keep=Keep(depth=choice.depth, chunks=choice.chunks),
+            fuse=choice.fuse,
+        ),
         SegmentedRNN(parts.rnn, segment_length),
         SegmentedLoss(parts.decoder, nn.CrossEntropyLoss(), segment_length),
     )
-
-
-def _keep(choice: Choice) -> Keep:
-    return Keep(depth=choice.depth, chunks=choice.chunks)
 
 
 def build_video_subject(

@@ -99,7 +99,7 @@ def build_model(config: Config) -> VideoModel:
         plain = PerFrame(encoder, transform=transform), rnn, PlainLoss(decoder, criterion)
         return VideoModel(*plain, truncate=config.train.truncate)
     model = VideoModel(
-        ChunkedEncoder(encoder, _CHUNK_SIZE, transform=transform),
+        ChunkedEncoder(encoder, _CHUNK_SIZE, transform=transform, fuse=_is_fused(encoder, config)),
         rnn if isinstance(rnn, NoRecurrence) else SegmentedRNN(rnn, _SEGMENT_LENGTH),
         SegmentedLoss(decoder, criterion, _SEGMENT_LENGTH),
         truncate=config.train.truncate,
@@ -234,6 +234,20 @@ def _build_encoder(config: Config) -> tuple[nn.Module, int]:
     if config.train.channels_last:
         encoder.to(memory_format=torch.channels_last)
     return encoder, num_features
+
+
+def _is_fused(encoder: nn.Module, config: Config) -> bool:
+    """Whether layers of the encoder are run together: where asked for, or where nobody says and the encoder allows it."""
+    fuse = config.memory.fuse
+    if fuse is False or (fuse is None and (config.train.compile or config.train.precision != "float32")):
+        return False
+    try:
+        ChunkedEncoder(encoder, _CHUNK_SIZE, fuse=True).stages  # noqa: B018 - it finds out, and raises
+    except ValueError as error:
+        if fuse:
+            raise ConfigError(f"memory.fuse=true: {error}") from error
+        return False
+    return True
 
 
 def _build_rnn(model: ModelConfig, num_features: int) -> tuple[nn.Module, int]:

@@ -109,7 +109,7 @@ def _run(
     config, budget = _plan(config, model, clips, optimiser, path)
     if config.train.compile:
         build.compile_encoder(model)
-    print(_describe(config, videos, device, path), flush=True)
+    print(_describe(config, videos, device, path, fuses=getattr(model.encoder, "fuse", False)), flush=True)
     with training.open_run_directory(path, may_exist=True):
         write_text(path / "config.yaml", write_config(config))
         trainer = training.Trainer(
@@ -198,10 +198,11 @@ def _finish(
     return summary
 
 
-def _describe(config: Config, videos: build.Videos, device: torch.device, path: Path) -> str:
+def _describe(config: Config, videos: build.Videos, device: torch.device, path: Path, *, fuses: bool) -> str:
     model, memory = config.model, config.memory
     over_time = "each frame by itself" if model.rnn == "none" else f"{model.rnn} {model.hidden_size}"
     saving = build.build_schedule(memory).describe_choices() if memory.enabled else "plain run"
+    saving += ", layers fused" if fuses else ""
     counts = f"{len(videos.train)} videos to train, {len(videos.val)} to validate, {len(videos.test)} to test"
     return f"{model.encoder} + {over_time} on {_describe_device(device)}, {saving}; {counts}; results in {path}"
 

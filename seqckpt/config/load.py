@@ -194,6 +194,8 @@ def _find_impossible_memory(values: Mapping[str, Any]) -> Iterator[str]:
                 yield f"memory.budget={budget}: expected more than 0 bytes, such as 8GiB, or auto"
         except ValueError as error:
             yield f"memory.budget: {error}, or auto"
+    if values.get("memory.fuse") and values.get("train.compile"):
+        yield "memory.fuse=true, train.compile=true: a compiled encoder fuses its layers itself; expected one of them"
     outer, inner = values.get("memory.outer_segment_length"), values.get("memory.segment_length")
     if outer is not None and (inner is None or inner >= outer):
         yield f"memory.outer_segment_length={outer}: expected a shorter memory.segment_length inside, got {show(inner)}"

@@ -152,6 +152,11 @@ class MemoryConfig:
 
     enabled: bool = _key(True, "true: chunks and segments, recomputed in backward; false: the plain run")
     budget: str | None = _key(None, "most memory for a step, such as 8GiB, or auto: plans the keys below that are null")
+    fuse: bool | None = _key(
+        None,
+        "true: convolutions run together with the frozen batch norm and ReLU behind them, in less memory and time, the "
+        "same to rounding; null: where the encoder allows it",
+    )
     chunk_size: int | None = _key(None, "frames that go through the encoder at once; null: 25, or planned", at_least=1)
     segment_length: int | None = _key(
         None, "time steps of the recurrent network between two stored states; null: 50, or planned", at_least=1

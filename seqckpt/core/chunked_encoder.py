@@ -73,6 +73,7 @@ class ChunkedEncoder(nn.Module):
             (fused_layers.py), which saves a half to two thirds of the activations' memory, and time. The same function
             and gradients to rounding, where False is bitwise. Needs an encoder that torch.fx can trace, and batch
             norm that uses stored statistics (`apply_batch_norm_policy(encoder, "frozen")`). Its stages are others.
+            Under no_grad the layers run as they are.
         check_replay: compare the values of every replay with the first run's; for debugging.
 
     `forward(frames)` takes a tensor (B, T, C, H, W) of any dtype and returns features (B, T, ...); with `lengths` (B
@@ -185,7 +186,7 @@ class ChunkedEncoder(nn.Module):
         frozen, any_kept = stages[:num_frozen], min(first_kept) < len(stages)
         _refuse_unequal_sync_batch_norm(self.encoder, len(spans))
 
-        fused = fold_all(stages) if self.fuse else {}
+        fused = fold_all(stages) if self._is_fusing else {}
         weights, spec = tree_flatten(list(fused.values()))
 
         def through(stages: Sequence[Stage], x: Any, weights: Sequence[Tensor]) -> Any:
@@ -219,6 +220,8 @@ class ChunkedEncoder(nn.Module):
 
     def _stages(self, trains_before: bool) -> tuple[list[Stage], int]:
         """The encoder's stages, and how many in front nothing trains; the encoder itself if it is not cut."""
+        if self.fuse and not self._is_fusing:
+            return [self.encoder], 0
         if self.fuse:
             stages: list[Stage] = list(self._fused_stages())
         else:
@@ -237,6 +240,11 @@ class ChunkedEncoder(nn.Module):
         if not (self.fuse or self.keep.depth or (num_untrained and self.keep.frozen)):
             return [self.encoder], 0  # whole: with its own hooks, or compiled
         return stages, num_untrained
+
+    @property
+    def _is_fusing(self) -> bool:
+        """Without gradients there is nothing to save, and tracing would cost more than a few frames' encoding."""
+        return self.fuse and torch.is_grad_enabled()
 
     def _fused_stages(self) -> Sequence[GraphStage]:
         stages = fused_stages(self.encoder)

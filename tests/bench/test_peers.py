@@ -99,5 +99,6 @@ def test_peaks_are_given_with_and_without_gradients() -> None:
 def test_a_schedule_in_short_is_read_or_refused() -> None:
     assert parse_choice("25").describe() == "chunks of 25"
     assert parse_choice("10+2.5x3").describe() == "chunks of 10, kept: the last 2.5 stages and the last 3 chunks"
+    assert parse_choice("25+2f").describe() == "chunks of 25, fused, kept: the last 2 stages"
     with pytest.raises(UsageError, match="'fast' is no schedule: expected chunk size"):
         parse_choice("fast")
