@@ -237,7 +237,7 @@ def _build_encoder(config: Config) -> tuple[nn.Module, int]:
 
 
 def _is_fused(encoder: nn.Module, config: Config) -> bool:
-    """Whether layers of the encoder are run together: where asked for, or where nobody says and the encoder allows it."""
+    """Whether layers of the encoder are run together: if asked for, or if nobody says and the encoder allows it."""
     fuse = config.memory.fuse
     if fuse is False or (fuse is None and (config.train.compile or config.train.precision != "float32")):
         return False
