@@ -25,8 +25,8 @@ What was tried and did not pay:
   add_ and relu_ in place; not worth a private operator.
 - Prepacked weights for the first pass: no gain on pictures of 7x7 and larger, 1.3x slower on 4x4.
 - One layout for all fused layers: channels_last for everything makes a ResNet's layer4 1.3-1.5x slower both ways.
-- Matrix products for the weight gradients of layers on 7x7 and 14x14: 1.3-1.7x slower than oneDNN's kernels on 14x14, from
-  equal to 1.3x slower on 7x7; kept for 4x4 only. Nine products, one per kernel position: as fast, or slower.
+- Matrix products for the weight gradients of layers on 14x14 (1.3-1.7x slower than oneDNN's kernels) and 7x7 (equal
+  to 1.3x slower); kept for 4x4 only. Nine products, one per kernel position: as fast, or slower.
 - Scaling all weights by the frozen batch norm once per step: 45 MiB more for ResNet-18, in place of 3; large ones'
   results are scaled instead.
 """
