@@ -251,3 +251,19 @@ def test_a_listed_file_that_is_not_there_is_named_first(
     assert f"error: a: there is no {tmp_path / 'a.mp4'}\n" in printed
     assert f"error: c: there is no {tmp_path / 'c.mp4'} and no {tmp_path / 'gone.csv'}\n" in printed
     assert "unknown phase 'Cuting'; expected one of Cutting, Sewing; did you mean Cutting?" in printed
+
+
+def test_a_part_that_the_table_lacks_is_an_error_here_as_in_training(
+    sample: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        f"{sample}/videos/{name}.mp4,{sample}/phase_annotations/{name}-phase.txt,{part}"
+        for name, part in (("video01", "train"), ("video02", "val"))
+    ]
+    (tmp_path / "videos.csv").write_text("\n".join(["video,annotation,split", *rows]) + "\n")
+    arguments = ["config=surgical_video.yaml", "data.format=csv", f"data.root={tmp_path}"]
+    names = f"data.phase_names=[{','.join(PHASES)}]"
+    assert main(["doctor", *arguments, names]) == 1
+    shown = capsys.readouterr().out
+    assert "error: split: data.split.test: missing; say which videos are for what" in shown
+    assert "the data set's own lists are train, val" in shown

@@ -142,7 +142,8 @@ def examine_videos(data: DataConfig, *, full: bool) -> Checkup:
     try:
         split = _choose_split(data, data_set)
     except ConfigError as error:
-        findings.append(Finding("warning", "split", str(error)))
+        begun = any(vars(data.split).values()) or bool({"train", "val", "test"} & set(data_set.lists))
+        findings.append(Finding("error" if begun else "warning", "split", str(error)))
         split = {"all": data_set.video_ids}
     parts, problems, broken = expand_split(split, data_set.video_ids, lists=data_set.lists, paths=data_set.paths)
     hint = describe_available(data_set.video_ids, data_set.lists)
@@ -203,17 +204,17 @@ def _choose_split(data: DataConfig, data_set: DataSet) -> Mapping[str, Sequence[
     if not given and Path(data.root) == sample_root():
         return SAMPLE_SPLIT
     parts = ("train", "val", "test")
-    if not given and set(parts) <= set(data_set.lists):
-        return {name: [name] for name in parts}
+    if not given:
+        given = {name: [name] for name in parts if name in data_set.lists}
     missing = [f"data.split.{name}" for name in parts if name not in given]
     if missing:
         own = f"; the data set's own lists are {', '.join(data_set.lists)}" if data_set.lists else ""
         for name in parts:
             meant = [other for other in data_set.lists if other != name and re.fullmatch(rf"{name}[a-z]*", other, re.I)]
-            if not given and name not in data_set.lists and meant:
+            if name not in given and meant:
                 own += f"; write {name}, not {meant[0]}, and they are taken without data.split"
         raise ConfigError(
-            f"{', '.join(missing)}: missing; say which videos are for what, as in data.split.test=[9-12]{own}"
+            f"{', '.join(missing)}: missing; say which videos are for what, as in {missing[-1]}=[9-12]{own}"
         )
     return given
 

@@ -65,8 +65,9 @@ def _compare(arguments: Sequence[str], flags: frozenset[str]) -> int:
 def _read_runs(arguments: Sequence[str]) -> list[_Predicted]:
     unknown = [text for text in arguments if "=" in text and not Path(text).exists()]
     if unknown:
+        hint = f"; write {unknown[0].removeprefix('run=')} alone" if unknown[0].startswith("run=") else ""
         raise UsageError(
-            f"{unknown[0]}: expected runs by folder or name, and {', '.join(f'{name}=' for name in _NAMES)}"
+            f"{unknown[0]}: expected runs by folder or name, and {', '.join(f'{name}=' for name in _NAMES)}{hint}"
         )
     if len(arguments) < 2:
         raise UsageError(f"{len(arguments)} run given: expected two or more to compare, by folder or name")

@@ -10,7 +10,7 @@ from seqckpt.training.interrupt import Stopped
 from seqckpt.training.optimiser import build_optimiser, learning_rate_factor
 from seqckpt.training.precision import Precision
 from seqckpt.training.prediction_files import prediction_rows, read_prediction, write_prediction
-from seqckpt.training.randomness import deterministic
+from seqckpt.training.randomness import deterministic, seed_generators
 from seqckpt.training.results import draw_curves, write_results
 from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory
 from seqckpt.training.run_log import check_tensorboard
@@ -46,6 +46,7 @@ __all__ = [
     "read_prediction",
     "save_snapshot",
     "score",
+    "seed_generators",
     "write_prediction",
     "write_results",
     "write_table",

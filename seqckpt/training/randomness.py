@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["deterministic", "read_random_states", "write_random_states"]
+__all__ = ["deterministic", "read_random_states", "seed_generators", "write_random_states"]
 
 
 def read_random_states() -> dict[str, Any]:
@@ -37,6 +37,13 @@ def write_random_states(states: Mapping[str, Any]) -> None:
     np.random.set_state({**numpy_state, "state": {**numpy_state["state"], "key": key}})  # noqa: NPY002
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of torch, numpy and Python, for what draws from them."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)  # noqa: NPY002 - the global generator, which others may use
+    random.seed(seed)
 
 
 @contextmanager

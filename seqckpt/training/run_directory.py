@@ -61,7 +61,11 @@ def choose_run_path(name: str | None, config_name: str, *, parent: Path = RUNS, 
     if len(name.encode()) > 200:
         raise UsageError(f"run={name[:20]}...: a name of {len(name.encode())} bytes; expected at most 200")
     if (parent / name).exists() and not (may_be_begun and (parent / name / "config.yaml").exists()):
-        raise UsageError(f"the run {parent / name} exists already: choose another name, or move that folder away")
+        begun = any((parent / name / file).is_file() for file in (LAST, PREVIOUS))
+        goes_on = "go on with it by resume=auto, or " if begun else ""
+        raise UsageError(
+            f"the run {parent / name} exists already: {goes_on}choose another name, or move that folder away"
+        )
     return parent / name
 
 
