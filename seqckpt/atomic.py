@@ -28,8 +28,9 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     Readers see the old file or the whole new one, also after a power cut (fsync before the rename).
     """
     partial = _name_partial(path)
+    file = _open_new(partial, path)
     try:
-        with open(partial, "w+b") as file:
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -37,6 +38,13 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         partial.unlink(missing_ok=True)
     _flush_folder(path.parent)
+
+
+def _open_new(partial: Path, path: Path) -> BinaryIO:
+    try:
+        return open(partial, "w+b")
+    except OSError as error:  # of the file that was asked for: nobody knows the other name
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from seqckpt import build, training
 from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command, take_names
+from seqckpt.cli.outputs import choose_folder
 from seqckpt.cli.score_tables import Report, format_score
 from seqckpt.cli.scoring import SCORING_NAMES, choose_protocols, describe_scoring, open_accumulator
 from seqckpt.cli.text_table import align
@@ -53,9 +54,9 @@ def _compare(arguments: Sequence[str], flags: frozenset[str]) -> int:
     runs = _read_runs(rest)
     for run in runs[1:]:
         _check_comparable(runs[0], run)
+    folder = choose_folder(values, runs[0].folder.parent / _name_folder(runs))
     reports = {run.name: _score(run, values, protocols) for run in runs}
     numbers = {name: {_key(row): row for row in report.rows()} for name, report in reports.items()}
-    folder = Path(values.get("output", runs[0].folder.parent / _name_folder(runs))).expanduser()
     written = _write(folder, runs, reports, numbers)
     print(_describe(numbers, runs))
     print(f"\nwritten: {', '.join(map(str, written))}")

@@ -1,11 +1,12 @@
 """The command line: `seqckpt <command> config=... [key=value ...]`.
 
 A mistake of the user's is one message on stderr and exit code 2; training that cannot go on is 1; Ctrl-C is 130, and
-SIGTERM 143.
+SIGTERM 143; 141 where nobody reads the output any more.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import logging
 import os
@@ -43,14 +44,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         command, rest = _choose_command(arguments)
         if command is None or any(text in ("-h", "--help") for text in rest):
-            print(_help(command))
+            print(_help(command), flush=True)
             return 0
-        return _COMMANDS[command].run(*_split_flags(_COMMANDS[command], rest))
+        code = _COMMANDS[command].run(*_split_flags(_COMMANDS[command], rest))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # who read the output, `head` say, has had enough of it
+        _silence(sys.stdout)
+        return 141
     except (UsageError, TrainingError, OSError) as error:
         if debug:
             traceback.print_exc()
         else:
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {_describe(error)}", file=sys.stderr)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as error:
         if debug:
@@ -69,6 +75,19 @@ _COMMANDS = {
     command.name: command
     for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, REPORT, COMPARE, PREDICT, EXPORT, BENCH)
 }
+
+
+def _describe(error: Exception) -> str:
+    """Return an error's message; of what the system refused, with the file before the reason."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename} cannot be read or written: {error.strerror}"
+    return str(error)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let what is still in a stream's buffer go nowhere, so that closing it does not fail once more."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: no file of the system
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from seqckpt import build, training
 from seqckpt.cli.command import Command, take_names
 from seqckpt.cli.label_folders import Truth, add_predictions, truth_of_folder, truth_of_videos
+from seqckpt.cli.outputs import choose_folder
 from seqckpt.cli.score_tables import Report
 from seqckpt.cli.scoring import SCORING_NAMES, choose_protocols, describe_scoring, open_accumulator, read_number
 from seqckpt.config import Config, load_config
@@ -43,7 +44,7 @@ def _evaluate(arguments: Sequence[str], flags: frozenset[str]) -> int:
         report, folder, stem = _score_predictions(values, rest, protocols)
     else:
         report, folder, stem = _score_run(values, rest, protocols)
-    written = report.write(Path(values.get("output", folder)).expanduser(), stem)
+    written = report.write(folder, stem)
     print(report.text())
     print(f"\nwritten: {', '.join(map(str, written))}")
     return 0
@@ -53,6 +54,7 @@ def _score_run(values: Mapping[str, str], rest: Sequence[str], protocols: Sequen
     """Predict one part of the split with the run's best weights, and score it."""
     split = values.get("split", "test")
     run = open_run(values["run"], changes=rest)
+    output = choose_folder(values, run.folder / "evaluation")
     data = run.config.data
     accumulator = open_accumulator(values, run.phase_names, fps=data.fps)
     videos = build.read_split(data, split)
@@ -68,7 +70,7 @@ def _score_run(values: Mapping[str, str], rest: Sequence[str], protocols: Sequen
         "timed": f"reading and predicting, on {run.device}",
         **describe_scoring(accumulator, run.phase_names),
     }
-    return Report.of(accumulator, protocols, run.phase_names, about), run.folder / "evaluation", split
+    return Report.of(accumulator, protocols, run.phase_names, about), output, split
 
 
 def _score_predictions(
@@ -76,6 +78,7 @@ def _score_predictions(
 ) -> tuple[Report, Path, str]:
     """Score the files of a folder against a data set, or against the files of another folder."""
     folder = Path(values["predictions"]).expanduser()
+    output = choose_folder(values, folder / "evaluation")
     split = values.get("split", "test")
     truth = _read_truth(values, rest, split, folder)
     accumulator = open_accumulator(values, truth.labels.names, fps=truth.fps)
@@ -87,7 +90,7 @@ def _score_predictions(
         **describe_scoring(accumulator, truth.labels.names),
     }
     stem = "scores" if "truth" in values else split
-    return Report.of(accumulator, protocols, truth.labels.names, about), folder / "evaluation", stem
+    return Report.of(accumulator, protocols, truth.labels.names, about), output, stem
 
 
 def _read_truth(values: Mapping[str, str], rest: Sequence[str], split: str, predictions: Path) -> Truth:

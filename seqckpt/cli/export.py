@@ -7,6 +7,7 @@ from pathlib import Path
 
 from seqckpt import inference
 from seqckpt.cli.command import Command, take_names
+from seqckpt.cli.outputs import check_folder
 from seqckpt.errors import UsageError
 from seqckpt.units import format_bytes
 
@@ -31,6 +32,7 @@ def _export(arguments: Sequence[str], flags: frozenset[str]) -> int:
     path = Path(names["output"]).expanduser() if "output" in names else run.folder / f"model{_SUFFIXES[kind]}"
     if path.is_dir() or (path.exists() and _OVERWRITE not in flags):
         raise UsageError(f"output={path} exists already: name another file, or give --overwrite to replace a file")
+    check_folder(path.parent)
     data = run.config.data
     size = data.image_size, data.image_size
     step = inference.OneStep(run.model)
