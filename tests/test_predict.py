@@ -108,10 +108,14 @@ def test_a_folder_of_videos_goes_on_after_a_damaged_one(
     middle = len(good) // 2
     (videos / "damaged.mp4").write_bytes(good[:middle] + bytes(4000) + good[middle + 4000 :])
     (videos / "good.mp4").write_bytes(good)
+    (videos / "short.mp4").write_bytes(good[:middle])  # its index is missing: it cannot even be opened
+    (videos / "text.mp4").write_text("no video")
     assert predict(run, videos, output) == 2
     printed = capsys.readouterr()
+    assert "short.mp4 cannot be opened as a video" in printed.err
+    assert "text.mp4 cannot be opened as a video" in printed.err
     assert "damaged.mp4 cannot be decoded throughout: the frame shown at" in printed.err
-    assert "error: 1 of 2 videos could not be predicted: damaged" in printed.err
+    assert "error: 3 of 4 videos could not be predicted: short, text, damaged" in printed.err
     assert sorted(path.name for path in output.iterdir()) == ["good-ribbon.png", "good.csv"]  # nothing half-written
     assert predict(run, videos / "damaged.mp4", output, "data.corrupt=repeat") == 0
     rows = [(output / f"{name}.csv").read_text().splitlines() for name in ("good", "damaged")]

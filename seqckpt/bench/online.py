@@ -62,7 +62,7 @@ def measure_memory(runs: Iterator[tuple[str, inference.Run]], settings: dict[str
     for number, (name, run) in enumerate(runs):
         meter = PeakMeter()
         meter.start()
-        (video,) = inference.open_videos(run, path)
+        (video,), _ = inference.open_videos(run, path)
         done = inference.predict_video(run, video, folder / f"predicted-{number}", draw=bool(settings["draw"]))
         print(
             f"{name}: {len(video.frames)} frames of a video of {format_seconds(done.duration_seconds)} predicted at "

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from seqckpt import inference
 from seqckpt.cli.command import Command, take_names
+from seqckpt.cli.outputs import choose_folder
 from seqckpt.errors import DataError
 from seqckpt.units import format_seconds
 
@@ -25,16 +26,19 @@ def _predict(arguments: Sequence[str], flags: frozenset[str]) -> int:
     """Predict all videos, one after the other; a damaged one does not keep the others back."""
     names, changes = take_names(arguments, _NAMES, required=("run", "input"))
     run = inference.open_run(names["run"], changes=[*inference.PREDICTION_CHANGES, *changes])
-    folder = Path(names["output"]).expanduser() if "output" in names else run.folder / "predicted"
-    videos = inference.open_videos(run, Path(names["input"]).expanduser())
+    folder = choose_folder(names, run.folder / "predicted")
+    videos, unusable = inference.open_videos(run, Path(names["input"]).expanduser())
     draw = _VIDEO in flags
     inference.check_outputs(videos, folder, draw=draw, overwrite=_OVERWRITE in flags)
-    failed = []
+    for error in unusable.values():
+        print(f"error: {error}", file=sys.stderr)
+    failed = list(unusable)
+    num_videos = len(videos) + len(unusable)
     for video in videos:
         try:
             done = inference.predict_video(run, video, folder, draw=draw)
         except DataError as error:
-            if len(videos) == 1:
+            if num_videos == 1:
                 raise
             failed.append(video.name)
             print(f"error: {error}", file=sys.stderr)
@@ -43,7 +47,7 @@ def _predict(arguments: Sequence[str], flags: frozenset[str]) -> int:
         phases = "1 phase" if done.num_phases == 1 else f"{done.num_phases} phases"
         print(f"{done.name}: {phases} in {format_seconds(done.duration_seconds)}, predicted at {speed}", flush=True)
     if failed:
-        raise DataError(f"{len(failed)} of {len(videos)} videos could not be predicted: {', '.join(failed)}")
+        raise DataError(f"{len(failed)} of {num_videos} videos could not be predicted: {', '.join(failed)}")
     print(f"results in {folder}: a table and a ribbon for each video{', and the video with both' if draw else ''}")
     return 0
 

@@ -77,14 +77,17 @@ class VideoSummary:
         return self.duration_seconds / self.elapsed_seconds
 
 
-def open_videos(run: Run, path: Path) -> list[NewVideo]:
+def open_videos(run: Run, path: Path) -> tuple[list[NewVideo], dict[str, DataError]]:
     """Open the recordings at `path`, a video, a folder of frames, or a folder of either; nothing is decoded yet.
 
-    Raises DataError with all that cannot be opened.
+    Returns those that can be opened, and by their names what is wrong with the others. Raises DataError where there is
+    none to open, and, of a single recording, what is wrong with it.
     """
     data = run.config.data
-    videos, errors = [], []
-    for name, place in find_recordings(path).items():
+    videos: list[NewVideo] = []
+    errors: dict[str, DataError] = {}
+    recordings = find_recordings(path)
+    for name, place in recordings.items():
         try:
             sampled = stream_video(
                 place,
@@ -94,14 +97,13 @@ def open_videos(run: Run, path: Path) -> list[NewVideo]:
                 corrupt=data.corrupt,
             )
         except DataError as error:
-            errors.append(str(error))
+            if len(recordings) == 1:
+                raise
+            errors[name] = error
             continue
         assert isinstance(sampled.frames, StreamedFrames)
         videos.append(NewVideo(name, sampled.frames, data.fps, run.phase_names))
-    if errors:
-        listed = "".join(f"\n  {error}" for error in errors)
-        raise DataError(errors[0] if len(errors) == 1 else f"{len(errors)} videos cannot be read:{listed}")
-    return videos
+    return videos, errors
 
 
 def _list_outputs(video: NewVideo, folder: Path, *, draw: bool) -> list[Path]:
@@ -111,9 +113,7 @@ def _list_outputs(video: NewVideo, folder: Path, *, draw: bool) -> list[Path]:
 
 
 def check_outputs(videos: Sequence[NewVideo], folder: Path, *, draw: bool, overwrite: bool) -> None:
-    """Raise UsageError where the outputs of these videos cannot be written, or would replace something."""
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"output={folder} is a file; expected a folder, which is made where it is absent")
+    """Raise UsageError where the outputs of these videos would become frames of one, or replace something."""
     sources = {video.frames.timeline.path.resolve() for video in videos}
     if folder.resolve() in sources:
         raise UsageError(f"output={folder} is the folder of the frames, whose images are the video; name another")
