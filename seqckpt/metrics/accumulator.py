@@ -64,6 +64,8 @@ class Accumulator:
         tolerance_seconds, neighbours: see `seqckpt.metrics.relaxed`.
         background: phases that the protocol `segmental` leaves out.
         ignore_index: the truth of frames without label.
+
+    Raises UsageError for a background that is no phase.
     """
 
     def __init__(
@@ -76,6 +78,9 @@ class Accumulator:
         background: Collection[int] = (),
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
+        unknown = [phase for phase in background if phase not in range(num_phases)]
+        if unknown:
+            raise UsageError(f"the background {unknown[0]} is no phase: expected some of 0 to {num_phases - 1}")
         self.num_phases = num_phases
         self.fps = fps
         self.tolerance_seconds = tolerance_seconds

@@ -151,7 +151,10 @@ def checked_phases(
 
 
 def _integers(name: str, phases: ArrayLike) -> Integers:
-    array = np.asarray(phases)
+    try:
+        array = np.asarray(phases)
+    except (ValueError, RuntimeError, TypeError) as error:  # a list of unlike things, or a tensor that is elsewhere
+        raise UsageError(f"{name} is no array of integers, one per frame: {error}") from error
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise UsageError(
             f"{name} is an array of {array.dtype} with shape {array.shape}: expected integers, one per frame"

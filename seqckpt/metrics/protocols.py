@@ -147,7 +147,7 @@ def check_videos(truths: Sequence[ArrayLike], predictions: Sequence[ArrayLike]) 
         raise LengthMismatchError(
             f"{len(truths)} videos have labels and {len(predictions)} predictions: expected one each"
         )
-    if not truths:
+    if not len(truths):  # an array (V, T) has no truth value
         raise UsageError("no video to score: expected at least one")
 
 

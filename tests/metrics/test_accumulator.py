@@ -149,3 +149,9 @@ def test_rows_hold_every_number_with_its_protocol() -> None:
     assert found["delay", "delay", "a", "q"].unit == "s"
     assert ("relaxed", "f1", "", "") not in found
     assert dataclasses.asdict(rows[0])["unit"] == "%"
+
+
+@pytest.mark.parametrize("phase", [-1, 2])
+def test_a_background_that_is_no_phase(phase: int) -> None:
+    with pytest.raises(UsageError, match=rf"the background {phase} is no phase: expected some of 0 to 1"):
+        Accumulator(2, background=[0, phase])

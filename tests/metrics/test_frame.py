@@ -111,3 +111,11 @@ def test_scikit_learn_agrees(pairs: list[tuple[int, int]], num_ignored: int) -> 
             truth[in_truth], prediction[in_truth], labels=np.unique(truth), average="macro", zero_division=np.nan
         )
     )
+
+
+@pytest.mark.parametrize(
+    "phases", [[0, [1]], torch.tensor([0.0, 1.0], requires_grad=True), torch.zeros(2, device="meta")]
+)
+def test_what_is_no_array_is_named(phases) -> None:
+    with pytest.raises(UsageError, match=r"^prediction is no array of integers, one per frame: "):
+        frame_accuracy([0, 1], phases)

@@ -8,6 +8,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+import torch
 
 from seqckpt.errors import UsageError
 from seqckpt.metrics import frame_accuracy, jaccard_per_phase, pooled_scores, video_scores
@@ -87,6 +88,17 @@ def test_what_cannot_be_scored(function) -> None:
         function(TRUTHS, PREDICTIONS[:1], 3)
     with pytest.raises(UsageError, match="truth has 5 frames and prediction 4"):
         function(TRUTHS[1:], [[0, 0, 0, 2]], 3)
+
+
+@pytest.mark.parametrize(
+    "form", [np.array, torch.tensor, lambda rows: [np.array(row, np.uint8) for row in rows], tuple]
+)
+@pytest.mark.parametrize("function", [video_scores, pooled_scores])
+def test_videos_of_one_length_may_be_one_array(function, form) -> None:
+    truths, predictions = [[0, 0, 1, 1], [1, 1, 1, 0]], [[0, 1, 1, 1], [1, 1, 0, 0]]
+    assert function(form(truths), form(predictions), 2).as_dict() == function(truths, predictions, 2).as_dict()
+    with pytest.raises(UsageError, match="no video to score"):
+        function(np.zeros((0, 4), int), np.zeros((0, 4), int), 2)
 
 
 VIDEO = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=12)
