@@ -213,6 +213,14 @@ def spoil(path: Path, old: str, new: str) -> None:
         (lambda p: spoil(p / "b.txt", "close\nclose\n", "close\n"), r"b.txt:3: 3 labels in all; expected 4"),
         (lambda p: spoil(p / "b.txt", "cut\n", "cut\ncut\n"), r"b.txt:5: 5 labels in all; expected 4"),
         (
+            lambda p: (p / "b.txt").write_text("cut\n" * 100),
+            r"100 labels in all; expected 4, .*: keep the first row of every 25",
+        ),
+        (
+            lambda p: (p / "b.txt").write_text("cut\n"),
+            r"1 labels in all; expected 4, .* needs the first row of every 4 only",
+        ),
+        (
             lambda p: spoil(p / "a.txt", "sew", "saw"),
             "a.txt:3: unknown phase 'saw'; expected one of cut, sew, close; did",
         ),

@@ -38,7 +38,10 @@ class LabelFile:
         """Raise DataError where there is not one label a frame, or no phase where the truth, from `name`, has one."""
         if len(self.phases) != len(truth):
             place = self.rows[min(len(self.rows), len(truth) + 1) - 1]
-            raise place.error(f"{len(self.phases)} labels in all; expected {len(truth)}, one a frame as in {name}")
+            hint = _explain_lengths(len(self.phases), len(truth), name)
+            raise place.error(
+                f"{len(self.phases)} labels in all; expected {len(truth)}, one a frame as in {name}{hint}"
+            )
         missing = np.flatnonzero((self.phases == IGNORE_INDEX) & (truth != IGNORE_INDEX))
         if missing.size:
             row = self.rows[missing[0]]
@@ -106,6 +109,23 @@ def match_label_files(files: Collection[str], video_ids: Iterable[str], folder: 
         problems.append(f"files for {', '.join(extra)}, which {name} does not have")
     if problems:
         raise DataError(f"{folder}: {'; '.join(problems)}; expected one each for {', '.join(expected)}")
+
+
+def _explain_lengths(given: int, expected: int, name: str) -> str:
+    """Say that one of two lengths is that of another frame rate, where it looks like it.
+
+    >>> _explain_lengths(1000, 40, "the split test")
+    '; these are 25 for each of those: keep the first row of every 25'
+    >>> _explain_lengths(39, 40, "the split test")
+    ''
+    """
+    more, fewer = max(given, expected), max(1, min(given, expected))
+    every = round(more / fewer)
+    if every < 2 or fewer != -(-more // every):
+        return ""
+    if given > expected:
+        return f"; these are {every} for each of those: keep the first row of every {every}"
+    return f"; {name} has {every} for each of these: it needs the first row of every {every} only"
 
 
 def _split(text: str) -> tuple[str, ...]:
