@@ -268,6 +268,20 @@ def test_hostile_names_are_text(browser: Browser, tmp_path: Path) -> None:
     assert browser.run("document.scripts.length") == 2
 
 
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_long_video_name_leaves_room_for_the_words_beside_it(browser: Browser, tmp_path: Path, width: int) -> None:
+    predictions = [make_prediction(name, [0] * 400, [1] * 400) for name in ("short", "a video with quite a long name")]
+    path = tmp_path / "long.html"
+    path.write_text(make_page(make_report(predictions, ["a", "b"])), encoding="utf-8")
+    browser.open(path, width=width)
+    browser.point(*place_in(browser, 1, 0.5), click=True)
+    words = "[...document.querySelectorAll('.ribbon p, .ribbon h3, #time')]"
+    heights = browser.run(f"{words}.map((each) => each.getBoundingClientRect().height)")
+    assert max(heights) < 3 * 19  # pixels: two lines at most
+    widths = browser.run("[...document.querySelectorAll('.band')].map((band) => band.clientWidth)")
+    assert widths[0] == widths[1] == browser.run("document.querySelector('.ribbon').clientWidth")
+
+
 def test_the_nearest_picture_stands_in(browser: Browser, tmp_path: Path) -> None:
     prediction = make_prediction("v", [0] * 51, [0] * 51)
     few = make_thumbnails({"v": GreyFrames(51)}, budget_bytes=1500)
