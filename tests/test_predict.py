@@ -177,6 +177,10 @@ def test_mistakes_are_one_line(
     assert "is a file; expected a folder" in capsys.readouterr().err
     assert main(["predict", f"run={run}"]) == 2
     assert "error: input= is missing: a video, a folder of frames" in capsys.readouterr().err
+    assert main(["predict", f"run={run}", f"inptu={video}"]) == 2
+    assert "input= is missing: a video, a folder of frames, or a folder of such; is inptu= meant for it?" in (
+        capsys.readouterr().err
+    )
     assert not output.exists()
 
 

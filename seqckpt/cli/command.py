@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -51,5 +52,8 @@ def take_names(
         values[name] = value
     for name in required:
         if name not in values:
-            raise UsageError(f"{name}= is missing: {names[name]}")
+            given = [text.partition("=")[0] for text in rest]
+            near = difflib.get_close_matches(name, given, n=1)
+            meant = f"; is {near[0]}= meant for it?" if near else ""
+            raise UsageError(f"{name}= is missing: {names[name]}{meant}")
     return values, rest
