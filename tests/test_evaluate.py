@@ -199,6 +199,11 @@ def test_fps_is_needed_only_for_what_is_about_seconds(tmp_path: Path, capsys) ->
     arguments = [f"truth={write_folder(tmp_path / 't', TRUTH)}", f"predictions={write_folder(tmp_path / 'p', GUESS)}"]
     assert "relaxed is about seconds: give fps=" in fails(capsys, *arguments)
     assert evaluate(*arguments, "protocol=video,segmental,pooled") == 0
+    assert "fps: not given" in capsys.readouterr().out
+    assert evaluate(*arguments, "protocol=delay", "fps=1") == 0
+    table = capsys.readouterr().out.split("delay per phase\n")[1].split("\n\n")[0].splitlines()
+    assert table[0].split("  ")[-1] == "videos that miss it"
+    assert all(line.split()[-1].isdigit() for line in table[1:])  # videos, not 1.00 of them
 
 
 def spoil(path: Path, old: str, new: str) -> None:

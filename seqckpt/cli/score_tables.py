@@ -71,7 +71,7 @@ class Report:
 
     def text(self) -> str:
         """Return all tables for a terminal."""
-        about = "\n".join(f"{name}: {value}" for name, value in self.about.items())
+        about = "\n".join(f"{name}: {'not given' if value is None else value}" for name, value in self.about.items())
         return "\n\n".join([about, *(f"{title}\n{align(table)}" for title, table in self.tables())])
 
     def write(self, folder: Path, stem: str) -> list[Path]:
@@ -111,7 +111,7 @@ def tabulate(
     title: str, rows: Sequence[ScoreRow], index: Callable[[ScoreRow], str], column: Callable[[ScoreRow], str]
 ) -> Table:
     """Lay rows out by two of their properties; a cell without a row is empty, an undefined one a dash."""
-    cells = {(index(row), column(row)): format_score(row.value, row.std_over_videos) for row in rows}
+    cells = {(index(row), column(row)): _format_row(row) for row in rows}
     columns = list(dict.fromkeys(column(row) for row in rows))
     lines = [[name, *(cells.get((name, entry), "") for entry in columns)] for name in dict.fromkeys(map(index, rows))]
     return title, [["", *columns], *lines]
@@ -122,6 +122,10 @@ def format_score(value: float, std: float = math.nan) -> str:
     if math.isnan(value):
         return "-"
     return f"{value:.2f}" + ("" if math.isnan(std) else f" ± {std:.2f}")
+
+
+def _format_row(row: ScoreRow) -> str:
+    return f"{row.value:.0f}" if row.unit == "videos" else format_score(row.value, row.std_over_videos)
 
 
 def _video_tables(rows: Sequence[ScoreRow]) -> list[Table]:
