@@ -1,4 +1,4 @@
-"""Where commands write: what cannot be written is said at once, and without a traceback or a number of the system."""
+"""What commands write, and say of themselves: without a traceback, and what cannot be written is said at once."""
 
 from __future__ import annotations
 
@@ -76,3 +76,18 @@ def test_a_reader_who_has_had_enough_is_no_error(
         assert main(["evaluate", "--help"]) == 141
         monkeypatch.undo()  # closing the pipe writes what is left in it, and must not fail
     assert capsys.readouterr().err == ""
+
+
+def test_help_lists_no_key_that_a_command_does_not_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where run= is the command's own, it is not the name of new results as well."""
+    for command, has_own in (
+        ("train", False),
+        ("evaluate", True),
+        ("predict", True),
+        ("report", True),
+        ("export", True),
+    ):
+        assert main([command, "--help"]) == 0
+        shown = capsys.readouterr().out
+        assert ("  run=null" in shown) == ("  resume=null" in shown) == (not has_own)
+        assert "  data.root=" in shown

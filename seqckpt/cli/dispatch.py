@@ -127,9 +127,10 @@ def _help(name: str | None) -> str:
 {_CHANGES if "run" in command.names else _CONFIG} --debug (or SEQCKPT_DEBUG=1) shows tracebacks.
 
 keys, with their defaults:
-{describe_keys()}"""
+{describe_keys(without=_OF_TRAINING if "run" in command.names else ())}"""
 
 
+_OF_TRAINING = ("run", "resume")  # keys that a command with a run= of its own does not read
 _CONFIG = """\
 config=FILE is read first: a bare name is looked up in configs/, anything with a / is a path. Then come the other
 arguments, such as train.epochs=5 or data.split.test=[9-12]."""

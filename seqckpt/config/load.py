@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import Field
 from pathlib import Path
@@ -79,11 +79,13 @@ def write_config(config: Config) -> str:
     return OmegaConf.to_yaml(OmegaConf.structured(config))
 
 
-def describe_keys() -> str:
-    """List every key with its default and meaning, for --help."""
+def describe_keys(*, without: Collection[str] = ()) -> str:
+    """List every key but some with its default and meaning, for --help."""
     defaults = OmegaConf.structured(Config)
     lines = []
     for key, entry in _KEYS.items():
+        if key in without:
+            continue
         default = OmegaConf.select(defaults, key)
         choices = f" ({', '.join(entry.metadata['choices'])})" if entry.metadata["choices"] else ""
         lines.append(f"  {f'{key}={show(default)}':<28} {entry.metadata['meaning']}{choices}")
