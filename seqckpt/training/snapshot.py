@@ -72,7 +72,8 @@ def load_snapshot(path: Path, *, device: torch.device | str = "cpu") -> dict[str
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except (RuntimeError, EOFError, pickle.UnpicklingError, ValueError, KeyError) as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        # The first sentence: torch goes on with advice to load what may not be safe to load.
+        reason = str(error).strip().partition("\n")[0].partition(". ")[0] or type(error).__name__
         raise SnapshotError(f"the snapshot {path} is damaged or was not made by this program ({reason})") from error
 
 
