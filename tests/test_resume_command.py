@@ -127,6 +127,7 @@ def test_memory_may_change_and_is_said(
         ("model.hidden_size=17", "model.hidden_size: 128 -> 17"),
         ("data.clip_length=20", "data.clip_length: 500 -> 20"),
         ("train.seed=4", "train.seed: 0 -> 4"),
+        ("train.class_weights=inverse_frequency", "train.class_weights: none -> inverse_frequency"),
         ("data.split.train=[1]", "data.split.train: ["),
     ],
 )

@@ -33,7 +33,7 @@ from seqckpt.training.budget import Budget
 from seqckpt.training.carried_state import CarriedState, batch_dim_of
 from seqckpt.training.evaluation import predict_videos, score
 from seqckpt.training.interrupt import Stopped, StopRequest, catch_signals
-from seqckpt.training.optimiser import learning_rate_factor, set_learning_rate
+from seqckpt.training.optimiser import learning_rate, learning_rate_factor, load_optimiser_state, set_learning_rate
 from seqckpt.training.precision import Precision
 from seqckpt.training.randomness import read_random_states, write_random_states
 from seqckpt.training.records import Progress, Totals, describe_epoch, describe_row, describe_step
@@ -127,7 +127,7 @@ class Trainer:
     def load(self, state: Mapping[str, Any], path: Path) -> None:
         """Go on from a snapshot, loaded from `path`; raise SnapshotError where it is that of another model."""
         load_weights(self.model, state.get("trained_model", state["model"]), path)
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_optimiser_state(self.optimiser, state["optimiser"])
         self.precision.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load(state["model"], state["num_averaged"])
@@ -221,7 +221,7 @@ class Trainer:
             self.best_model, val_videos, window=self.settings.validation_window, before_each=request.check
         )
         accuracy = score(predictions, len(self.phase_names)).accuracy_mean
-        record, is_best = self.progress.finish_epoch(accuracy, lr=self.optimiser.param_groups[0]["lr"])
+        record, is_best = self.progress.finish_epoch(accuracy, lr=learning_rate(self.optimiser))
         if is_best:
             save_snapshot(self.folder / "best.pt", self._state())
         self.save()
