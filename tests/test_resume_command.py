@@ -104,8 +104,12 @@ def test_a_run_or_a_snapshot_can_be_named_and_brings_its_configuration(
     assert main(["train", "resume=a"]) == 0
     assert main(["train", "resume=copy/last.pt"]) == 0
     assert_same_weights(Path("runs/a"), Path("copy"))
+    assert main(["train", "resume=a/previous.pt"]) == 0  # a snapshot in a run that is given by its name
     assert main(["train", "resume=b"]) == 2
-    assert "no such run" in capsys.readouterr().err
+    assert "resume=b: there is no such run" in capsys.readouterr().err
+    torch.save({"weights": 1}, "copy/other.pt")
+    assert main(["train", "resume=copy/other.pt"]) == 2
+    assert "other.pt is no snapshot of a run" in capsys.readouterr().err
 
 
 def test_memory_may_change_and_is_said(

@@ -15,11 +15,12 @@ from seqckpt.training.results import draw_curves, write_results
 from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory
 from seqckpt.training.run_log import check_tensorboard
 from seqckpt.training.settings import TrainSettings
-from seqckpt.training.snapshot import load_last, load_snapshot, load_weights, save_snapshot
+from seqckpt.training.snapshot import RUN_KEYS, load_last, load_snapshot, load_weights, save_snapshot
 from seqckpt.training.tables import write_table
 from seqckpt.training.trainer import Trainer
 
 __all__ = [
+    "RUN_KEYS",
     "Budget",
     "Precision",
     "Stopped",

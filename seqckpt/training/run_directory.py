@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,28 +18,34 @@ __all__ = ["RUNS", "choose_run_path", "find_resumable", "find_run", "open_run_di
 RUNS = Path("runs")
 
 
-def find_run(name: str | Path, *, parent: Path = RUNS) -> Path:
-    """Return the folder of a run: a path, or a name under `parent`. Raises UsageError where neither is a run's."""
+def find_run(name: str | Path, *, parent: Path = RUNS, key: str = "run") -> Path:
+    """Return the folder of a run: a path, or a name under `parent`.
+
+    Raises UsageError where neither is a run's; `key` is what the user gave it by.
+    """
     for folder in (Path(name).expanduser(), parent / name):
         if (folder / "config.yaml").is_file():
             return folder
     if Path(name).expanduser().is_dir():
-        raise UsageError(f"run={name}: this folder holds no config.yaml, so it is not a run's")
+        raise UsageError(f"{key}={name}: this folder holds no config.yaml, so it is not a run's")
     known = sorted(path.parent.name for path in parent.glob("*/config.yaml"))
     near = difflib.get_close_matches(str(name), known, n=1)
     listed = f"did you mean {near[0]}?" if near else f"those in {parent} are: {', '.join(known) or '(none)'}"
-    raise UsageError(f"run={name}: there is no such run; expected a folder, or a name under {parent}; {listed}")
+    raise UsageError(f"{key}={name}: there is no such run; expected a folder, or a name under {parent}; {listed}")
 
 
 def find_resumable(name: str | None, config_name: str, *, parent: Path = RUNS) -> Path | None:
     """Return the run to go on with where nobody says which, or None where there is none.
 
-    That is `parent/name`, or without a name the last one of this configuration that has not come to its end.
+    That is `parent/name`, or without a name the last one of this configuration that was given no name and has not come
+    to its end.
     """
     if name is not None:
         folders = [parent / name]
     else:
-        begun = [path for path in parent.glob(f"{config_name}-*") if not (path / "summary.json").exists()]
+        unnamed = re.compile(re.escape(config_name) + r"-\d{8}-\d{6}(-\d+)?")  # as choose_run_path names them
+        own = [path for path in parent.glob("*") if unnamed.fullmatch(path.name)]
+        begun = [path for path in own if not (path / "summary.json").exists()]
         folders = sorted(begun, key=lambda path: path.stat().st_mtime, reverse=True)
     return next((path for path in folders if any((path / file).is_file() for file in (LAST, PREVIOUS))), None)
 

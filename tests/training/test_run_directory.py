@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from seqckpt.errors import UsageError
-from seqckpt.training import choose_run_path, open_run_directory
+from seqckpt.training import choose_run_path, find_resumable, find_run, open_run_directory
 
 
 def fail_after_writing(path: Path, name: str) -> None:
@@ -80,3 +80,18 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(UsageError, match=r"cannot be made"), open_run_directory(tmp_path / "runs" / "x"):
         pass
+
+
+def test_auto_finds_runs_of_that_configuration_alone(tmp_path: Path) -> None:
+    """Not those of one whose name merely begins alike."""
+    for name in ("a-b-20260101-000000", "a-best", "a[1]-20260101-000000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "last.pt").touch()
+    assert find_resumable(None, "a", parent=tmp_path) is None
+    for name in ("a-b", "a[1]"):
+        assert find_resumable(None, name, parent=tmp_path) == tmp_path / f"{name}-20260101-000000"
+
+
+def test_a_run_that_is_not_there_is_named_by_the_key_it_was_given_by(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^resume=zz: there is no such run"):
+        find_run("zz", parent=tmp_path, key="resume")
