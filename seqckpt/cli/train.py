@@ -84,6 +84,8 @@ def _find_origin(config: Config, config_name: str) -> _Origin | None:
         state = training.load_snapshot(folder / snapshot, keys=keys)
     else:
         state = training.load_last(folder, keys=keys)
+    if lost := training.forget_lost_best(folder, state):
+        print(f"warning: {lost}", file=sys.stderr)
     config.resume = None  # so that the run's own configuration begins and goes on alike
     config.data.phase_names = build.choose_phase_names(config.data)
     differing = build.check_resumable(state["config"], config)
@@ -175,7 +177,6 @@ def _finish(
     predictions = training.predict_videos(trainer.model, videos.test, window=build.choose_window(config.data))
     scores = training.score(predictions, len(phase_names))
     progress = trainer.progress
-    training.draw_curves(trainer.folder, progress.records)
     summary: dict[str, Any] = {
         "test_accuracy": scores.accuracy_mean,
         "test_accuracy_std_over_videos": scores.accuracy_std_over_videos,
@@ -200,7 +201,9 @@ def _finish(
         "torch_version": torch.__version__,
         "device": _describe_device(trainer.device),
     }
-    training.write_results(trainer.folder, predictions, phase_names, summary)
+    with training.writing_into(trainer.folder, "the results"):
+        training.draw_curves(trainer.folder, progress.records)
+        training.write_results(trainer.folder, predictions, phase_names, summary)
     return summary
 
 

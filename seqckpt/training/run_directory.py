@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from seqckpt.errors import UsageError
+from seqckpt.errors import TrainingError, UsageError
 from seqckpt.training.snapshot import LAST, PREVIOUS
 
-__all__ = ["RUNS", "choose_run_path", "find_resumable", "find_run", "open_run_directory"]
+__all__ = ["RUNS", "choose_run_path", "find_resumable", "find_run", "open_run_directory", "writing_into"]
 
 RUNS = Path("runs")
 
@@ -95,3 +95,19 @@ def open_run_directory(path: Path, *, may_exist: bool = False) -> Iterator[Path]
             if parent_is_new and not any(path.parent.iterdir()):
                 path.parent.rmdir()
         raise
+
+
+@contextmanager
+def writing_into(folder: Path, what: str) -> Iterator[None]:
+    """Within this context `what` is written into a run's folder; where that fails, TrainingError says what to do.
+
+    A full disk, a quota, a folder that is read-only by now: what was saved before is whole.
+    """
+    try:
+        yield
+    except OSError as error:
+        go_on = f", and go on with resume={folder}" if any(folder.glob("*.pt")) else ""
+        raise TrainingError(
+            f"{what} cannot be written into {folder}: {error.strerror or error}. The snapshots saved before are whole: "
+            f"make room{go_on}"
+        ) from error

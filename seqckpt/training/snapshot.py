@@ -20,9 +20,20 @@ from torch import Tensor, nn
 from seqckpt.atomic import new_file
 from seqckpt.errors import SnapshotError
 
-__all__ = ["LAST", "PREVIOUS", "RUN_KEYS", "load_last", "load_snapshot", "load_weights", "save_last", "save_snapshot"]
+__all__ = [
+    "BEST",
+    "LAST",
+    "PREVIOUS",
+    "RUN_KEYS",
+    "forget_lost_best",
+    "load_last",
+    "load_snapshot",
+    "load_weights",
+    "save_last",
+    "save_snapshot",
+]
 
-LAST, PREVIOUS = "last.pt", "previous.pt"
+BEST, LAST, PREVIOUS = "best.pt", "last.pt", "previous.pt"
 RUN_KEYS = ("model", "optimiser", "scaler", "carried", "progress", "random_states")  # what a run goes on from
 
 _log = logging.getLogger(__name__)
@@ -64,6 +75,25 @@ def load_last(folder: Path, *, device: torch.device | str = "cpu", keys: Sequenc
         os.replace(folder / LAST, folder / "damaged.pt")
     _log.warning("%s; the one before is taken, %s", problem, folder / PREVIOUS)
     return state
+
+
+def forget_lost_best(folder: Path, state: dict[str, Any]) -> str:
+    """Where best.pt is not of the best epoch that a run's state knows, let later epochs alone be compared.
+
+    Returns what to say then; "" where all is well. Otherwise the run would miss the file when it has come to its end.
+    """
+    progress = state["progress"]
+    if progress["best_epoch"] is None:
+        return ""
+    try:
+        found = load_snapshot(folder / BEST, keys=("progress",))["progress"]["best_epoch"]
+        problem = f"{folder / BEST} is of epoch {found}"
+    except SnapshotError as error:
+        found, problem = None, str(error)
+    if found == progress["best_epoch"]:
+        return ""
+    state["progress"] = {**progress, "best_epoch": None, "best_accuracy": None}
+    return f"{problem}; the best epoch so far was {progress['best_epoch']}: now the best of those to come is kept"
 
 
 def load_snapshot(path: Path, *, device: torch.device | str = "cpu", keys: Sequence[str] = ()) -> dict[str, Any]:
