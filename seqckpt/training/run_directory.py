@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 from seqckpt.errors import TrainingError, UsageError
 from seqckpt.training.snapshot import LAST, PREVIOUS
@@ -16,6 +23,7 @@ from seqckpt.training.snapshot import LAST, PREVIOUS
 __all__ = ["RUNS", "choose_run_path", "find_resumable", "find_run", "open_run_directory", "writing_into"]
 
 RUNS = Path("runs")
+_PATIENCE_SECONDS = 15.0
 
 
 def find_run(name: str | Path, *, parent: Path = RUNS, key: str = "run") -> Path:
@@ -80,21 +88,53 @@ def choose_run_path(name: str | None, config_name: str, *, parent: Path = RUNS, 
 def open_run_directory(path: Path, *, may_exist: bool = False) -> Iterator[Path]:
     """Make the folder of a run; if the block fails before a snapshot was saved, take it away again.
 
-    With `may_exist` the folder may be there already.
+    With `may_exist` the folder may be there already; UsageError where another process has it open.
     """
     parent_is_new = not path.parent.exists()
     try:
         path.mkdir(parents=True, exist_ok=may_exist)
     except OSError as error:
         raise UsageError(f"the run's folder {path} cannot be made: {error}") from error
+    with _only_process(path):
+        try:
+            yield path
+        except BaseException:
+            if not any(path.glob("*.pt")):
+                shutil.rmtree(path, ignore_errors=True)
+                if parent_is_new and not any(path.parent.iterdir()):
+                    path.parent.rmdir()
+            raise
+
+
+@contextmanager
+def _only_process(folder: Path) -> Iterator[None]:
+    """Hold a folder against other processes, as far as system and file system can; whatever ends this one frees it.
+
+    Waits for some seconds, as worker processes outlive a run that was killed by a little.
+    """
+    if fcntl is None:
+        yield
+        return
+    place = os.open(folder, os.O_RDONLY)
     try:
-        yield path
-    except BaseException:
-        if not any(path.glob("*.pt")):
-            shutil.rmtree(path, ignore_errors=True)
-            if parent_is_new and not any(path.parent.iterdir()):
-                path.parent.rmdir()
-        raise
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            try:
+                fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                if time.monotonic() < deadline:
+                    time.sleep(0.2)
+                    continue
+                raise UsageError(
+                    f"another process is training the run {folder}: wait until it ends, or stop it, or choose another "
+                    "name, such as run=second"
+                ) from error
+            except OSError:  # a file system without locks
+                pass
+            break
+        yield
+    finally:
+        os.close(place)
 
 
 @contextmanager

@@ -300,3 +300,17 @@ def test_a_best_epoch_whose_file_is_lost_gives_way_to_those_to_come(tmp_path: Pa
     fit(trainer)
     assert trainer.progress.best_epoch == 3
     trainer.load_best()
+
+
+def test_a_signal_is_noted_where_nothing_can_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal may be gone, or a line half written: the run is saved all the same."""
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("reentrant call")
+
+    trainer = begin(tmp_path / "run")
+    stop_after(trainer, 3)
+    monkeypatch.setattr("seqckpt.training.interrupt.print", fail, raising=False)
+    with pytest.raises(Stopped):
+        fit(trainer)
+    assert load_last(tmp_path / "run")["progress"]["step"] == 3

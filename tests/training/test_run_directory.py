@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,23 @@ def test_auto_finds_runs_of_that_configuration_alone(tmp_path: Path) -> None:
 def test_a_run_that_is_not_there_is_named_by_the_key_it_was_given_by(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"^resume=zz: there is no such run"):
         find_run("zz", parent=tmp_path, key="resume")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_a_run_is_open_in_one_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs on one folder would mix their snapshots and logs; a killed one leaves the folder free."""
+    monkeypatch.setattr("seqckpt.training.run_directory._PATIENCE_SECONDS", 0.1)
+    hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(1, flush=True)"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    command = [sys.executable, "-c", f"{hold}; sys.stdin.read()", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(UsageError, match="another process is training the run"):
+            open_run_directory(folder, may_exist=True).__enter__()
+        assert folder.exists()
+        other.kill()
+        other.wait()
+    with open_run_directory(folder, may_exist=True) as path:
+        (path / "last.pt").touch()
