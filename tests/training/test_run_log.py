@@ -13,6 +13,7 @@ from test_trainer import VALIDATION, VIDEOS, make_trainer, rows
 
 from seqckpt.data import cut_clips
 from seqckpt.errors import TrainingError, UsageError
+from seqckpt.progress import progress_bar
 from seqckpt.training import check_tensorboard
 from seqckpt.training.run_log import RunLog
 
@@ -123,3 +124,10 @@ def test_a_text_file_that_finds_no_room_is_said_once_and_no_matter(
     shown = capsys.readouterr().err
     assert shown.count("log.txt cannot be written") == 1
     assert "Traceback" not in shown
+
+
+def test_a_bar_needs_no_terminal_nor_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed, as by `2>&-` or a service: training does not end for it."""
+    monkeypatch.setattr("sys.stderr", None)
+    bar = progress_bar(range(3), desc="epoch 1/2")
+    assert list(bar) == [0, 1, 2]
