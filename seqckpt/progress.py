@@ -14,7 +14,7 @@ _QUIET_SECONDS = 60.0
 
 def progress_bar(*args: Any, **options: Any) -> tqdm:
     """tqdm with the same arguments; where stderr is no terminal, nothing for a minute, and then a line each minute."""
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():  # None: closed, as by `2>&-`
         return tqdm(*args, **options)
     quiet = {"file": _WholeLines(), "mininterval": _QUIET_SECONDS, "delay": _QUIET_SECONDS, "ncols": 100}
     return tqdm(*args, **{**options, **quiet, "dynamic_ncols": False})

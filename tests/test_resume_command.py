@@ -104,8 +104,12 @@ def test_a_run_or_a_snapshot_can_be_named_and_brings_its_configuration(
     assert main(["train", "resume=a"]) == 0
     assert main(["train", "resume=copy/last.pt"]) == 0
     assert_same_weights(Path("runs/a"), Path("copy"))
+    assert main(["train", "resume=a/previous.pt"]) == 0  # a snapshot in a run that is given by its name
     assert main(["train", "resume=b"]) == 2
-    assert "no such run" in capsys.readouterr().err
+    assert "resume=b: there is no such run" in capsys.readouterr().err
+    torch.save({"weights": 1}, "copy/other.pt")
+    assert main(["train", "resume=copy/other.pt"]) == 2
+    assert "other.pt is no snapshot of a run" in capsys.readouterr().err
 
 
 def test_memory_may_change_and_is_said(
@@ -127,6 +131,7 @@ def test_memory_may_change_and_is_said(
         ("model.hidden_size=17", "model.hidden_size: 128 -> 17"),
         ("data.clip_length=20", "data.clip_length: 500 -> 20"),
         ("train.seed=4", "train.seed: 0 -> 4"),
+        ("train.class_weights=inverse_frequency", "train.class_weights: none -> inverse_frequency"),
         ("data.split.train=[1]", "data.split.train: ["),
     ],
 )
@@ -150,31 +155,50 @@ def test_a_run_without_a_snapshot_begins_anew_in_its_folder(sample: Path, capsys
     assert "exists already" in capsys.readouterr().err
 
 
+def kill_at_random(process: subprocess.Popen[bytes], run: Path, dice: random.Random) -> bool:
+    """Kill -9 a few steps after it has begun to train, or (one time in five) while it still starts; False if it ends
+    before that."""
+    begun = last_step(run)
+    num_more = dice.randrange(8) if dice.random() < 0.8 else 0
+    while num_more and process.poll() is None and last_step(run) in range(begun, begun + num_more):
+        time.sleep(0.005)
+    time.sleep(dice.uniform(0.0, 0.2 if num_more else 3.0))
+    if process.poll() is not None:
+        return False
+    process.kill()
+    return True
+
+
+def last_step(run: Path) -> int:
+    """The last whole row's step in steps.csv; 0 where there is none."""
+    path = run / "steps.csv"
+    lines = path.read_text().split("\n")[1:-1] if path.exists() else []
+    return int(lines[-1].partition(",")[0]) if lines else 0
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL to send")
 def test_killed_at_20_random_moments_it_ends_with_the_same_weights(sample: Path) -> None:
     """kill -9, and the same command again: bit for bit the run that was not killed."""
     more = ("train.save_minutes=0.0001", "train.epochs=40", "train.bptt=carry", "train.ema=0.9")
     base = [text for text in command(sample) if text != "train.epochs=3"]
     assert main([*base, "run=whole", *more]) == 0
-    dice = random.Random(0)
-    num_kills = 0
-    for _ in range(200):
-        process = subprocess.Popen(
-            [sys.executable, "-m", "seqckpt", *base, "run=killed", "resume=auto", *more],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
-        deadline = time.monotonic() + dice.uniform(3.0, 9.0)
-        while time.monotonic() < deadline and process.poll() is None and num_kills < 20:
-            time.sleep(0.01)
-        if num_kills < 20 and process.poll() is None:
-            process.kill()
-            num_kills += 1
-        _, shown = process.communicate()
+    again = [sys.executable, "-m", "seqckpt", *base, "run=killed", "resume=auto", *more]
+    dice, killed_after = random.Random(0), []
+    while True:
+        with subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+            try:
+                if len(killed_after) < 20 and kill_at_random(process, Path("runs/killed"), dice):
+                    killed_after.append(last_step(Path("runs/killed")))
+                shown = process.communicate()[1].decode()
+            finally:
+                process.kill()
         if process.returncode == 0:
             break
-        assert process.returncode == -signal.SIGKILL, shown.decode()
-    assert num_kills == 20
+        assert process.returncode == -signal.SIGKILL, shown
+    print("killed after the steps", killed_after)
+    assert len(killed_after) == 20
+    assert len(set(killed_after)) >= 10, "killed in training, not only while it starts"
     assert Path("runs/killed/summary.json").exists()
     assert_same_weights(Path("runs/whole"), Path("runs/killed"))

@@ -14,7 +14,7 @@ __all__ = ["check_resumable"]
 # dot stands for a section.
 _KEPT = (
     *("model.", "data.", "train.seed", "train.batch_size", "train.accumulate", "train.bptt", "train.truncate"),
-    "train.optimiser",
+    *("train.optimiser", "train.class_weights"),
 )
 _FREE = (
     *("model.weights", "data.root", "data.frames_from", "data.cache", "data.cache_dir", "data.num_workers"),
@@ -26,7 +26,7 @@ _UNSAID = ("run", "resume")
 def check_resumable(saved: str, config: Config) -> list[str]:
     """Return the settings that differ from those in a snapshot, as "key: old -> new"; how a run goes on is free.
 
-    Memory, workers, device and the like change nothing in the results; learning rate, epochs, precision and
+    Memory, workers, device and the like change nothing in the results; learning rate, decay, epochs, precision and
     augmentation count from here on. Raises ConfigError, with the keys listed, where the model, the clips or their order
     would be others: their state in the snapshot does not fit.
     """

@@ -54,7 +54,7 @@ def _name_config(arguments: Sequence[str]) -> list[str]:
     named = {text.partition("=")[0]: text.partition("=")[2] for text in arguments}
     if "config" in named or named.get("resume") in (None, "", "auto", "null"):
         return list(arguments)
-    folder = training.find_run(_folder_of(named["resume"]))
+    folder = training.find_run(_folder_of(named["resume"]), key="resume")
     return [f"config={(folder / 'config.yaml').absolute()}", *arguments]
 
 
@@ -70,21 +70,29 @@ def _find_origin(config: Config, config_name: str) -> _Origin | None:
     """Load what `resume` asks for; None where a run is to begin anew. The configuration is held against it."""
     if config.resume is None:
         return None
+    snapshot = "last.pt"
     if _is_auto(config):
-        folder = training.find_resumable(config.run, config_name)
-        if folder is None:
+        found = training.find_resumable(config.run, config_name)
+        if found is None:
             return None
+        folder = found
     else:
-        folder = training.find_run(_folder_of(config.resume))
-    snapshot = Path(config.resume) if config.resume.endswith(".pt") else folder / "last.pt"
-    state = training.load_snapshot(snapshot) if config.resume.endswith(".pt") else training.load_last(folder)
+        folder = training.find_run(_folder_of(config.resume), key="resume")
+    keys = (*training.RUN_KEYS, "config")
+    if config.resume.endswith(".pt"):
+        snapshot = Path(config.resume).name
+        state = training.load_snapshot(folder / snapshot, keys=keys)
+    else:
+        state = training.load_last(folder, keys=keys)
+    if lost := training.forget_lost_best(folder, state):
+        print(f"warning: {lost}", file=sys.stderr)
     config.resume = None  # so that the run's own configuration begins and goes on alike
     config.data.phase_names = build.choose_phase_names(config.data)
     differing = build.check_resumable(state["config"], config)
     print(f"goes on with {folder} after step {state['progress']['step']}", flush=True)
     if differing:
         print("with other settings from here on:\n" + "\n".join(f"  {line}" for line in differing), flush=True)
-    return _Origin(folder, snapshot, state)
+    return _Origin(folder, folder / snapshot, state)
 
 
 def _run(
@@ -169,7 +177,6 @@ def _finish(
     predictions = training.predict_videos(trainer.model, videos.test, window=build.choose_window(config.data))
     scores = training.score(predictions, len(phase_names))
     progress = trainer.progress
-    training.draw_curves(trainer.folder, progress.records)
     summary: dict[str, Any] = {
         "test_accuracy": scores.accuracy_mean,
         "test_accuracy_std_over_videos": scores.accuracy_std_over_videos,
@@ -194,7 +201,9 @@ def _finish(
         "torch_version": torch.__version__,
         "device": _describe_device(trainer.device),
     }
-    training.write_results(trainer.folder, predictions, phase_names, summary)
+    with training.writing_into(trainer.folder, "the results"):
+        training.draw_curves(trainer.folder, progress.records)
+        training.write_results(trainer.folder, predictions, phase_names, summary)
     return summary
 
 

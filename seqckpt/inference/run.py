@@ -50,7 +50,7 @@ def open_run(name: str | Path, *, changes: Sequence[str] = ()) -> Run:
     if snapshot is None:
         raise SnapshotError(f"the run {folder} holds neither {' nor '.join(_SNAPSHOTS)}: no epoch of it was finished")
     device = build.choose_device(config.train.device)
-    state = training.load_snapshot(snapshot, device=device)
+    state = training.load_snapshot(snapshot, device=device, keys=("model", "phase_names"))
     config.data.phase_names = list(state["phase_names"])
     model = build.build_model(config).to(device)
     training.load_weights(model, state["model"], snapshot)

@@ -101,7 +101,10 @@ def _state_ratio(optimiser: Optimizer) -> float:
     """Bytes of state per byte of parameter, found by one step of the same optimiser on a parameter of its own."""
     parameter = nn.Parameter(torch.zeros(4096))
     parameter.grad = torch.zeros_like(parameter)
-    settings = {**optimiser.defaults, **{k: v for k, v in optimiser.param_groups[0].items() if k != "params"}}
+    settings = {
+        **optimiser.defaults,
+        **{k: v for k, v in optimiser.param_groups[0].items() if k not in ("params", "param_names")},
+    }
     kind: Any = type(optimiser)
     try:
         twin = kind([{"params": [parameter], **settings}])

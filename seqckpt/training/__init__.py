@@ -12,14 +12,15 @@ from seqckpt.training.precision import Precision
 from seqckpt.training.prediction_files import prediction_rows, read_prediction, write_prediction
 from seqckpt.training.randomness import deterministic, seed_generators
 from seqckpt.training.results import draw_curves, write_results
-from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory
+from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory, writing_into
 from seqckpt.training.run_log import check_tensorboard
 from seqckpt.training.settings import TrainSettings
-from seqckpt.training.snapshot import load_last, load_snapshot, load_weights, save_snapshot
+from seqckpt.training.snapshot import RUN_KEYS, forget_lost_best, load_last, load_snapshot, load_weights, save_snapshot
 from seqckpt.training.tables import write_table
 from seqckpt.training.trainer import Trainer
 
 __all__ = [
+    "RUN_KEYS",
     "Budget",
     "Precision",
     "Stopped",
@@ -33,6 +34,7 @@ __all__ = [
     "draw_curves",
     "find_resumable",
     "find_run",
+    "forget_lost_best",
     "inverse_frequency",
     "learning_rate_factor",
     "load_last",
@@ -50,4 +52,5 @@ __all__ = [
     "write_prediction",
     "write_results",
     "write_table",
+    "writing_into",
 ]

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 import torch
 
+from seqckpt.errors import TrainingError
 from seqckpt.memory import AllocationRecord
 from seqckpt.units import format_bytes
 
-__all__ = ["Budget", "is_out_of_memory", "run_within"]
+__all__ = ["Budget", "is_out_of_memory", "out_of_memory_explained", "run_within"]
 
 T = TypeVar("T")
 
@@ -65,6 +66,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(
         words in str(error) for words in ("not enough memory", "can't allocate memory", "out of memory")
     )
+
+
+@contextmanager
+def out_of_memory_explained(where: Callable[[], str]) -> Iterator[None]:
+    """Raise TrainingError, with what to lower, in the place of whatever says that memory ran out in this context."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, TrainingError) or not is_out_of_memory(error):
+            raise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TrainingError(
+            f"memory ran out {where()}: {reason}\nGive memory.budget (such as memory.budget=8GiB, or auto), lower it, "
+            "or lower memory.chunk_size, train.batch_size or data.clip_length"
+        ) from error
 
 
 def run_within(

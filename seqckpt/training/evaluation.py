@@ -11,8 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from seqckpt.data import IGNORE_INDEX, FrameSource, Prefetched, Video
+from seqckpt.errors import TrainingError
 from seqckpt.metrics import Accumulator, VideoScores
 from seqckpt.models import VideoModel
+from seqckpt.training.budget import out_of_memory_explained
 
 __all__ = ["IGNORE_INDEX", "VideoPrediction", "predict_videos", "predict_windows", "score"]
 
@@ -36,6 +38,8 @@ def predict_videos(
     A video goes through in windows of that many frames, the recurrent state handed on from one to the next: the same
     as the whole video at once. Only two windows' frames are in memory: this one's, and the next one's being read.
     `before_each` is called before each window, and may raise.
+
+    Raises TrainingError, with the video named, where a probability is not finite or memory runs out.
     """
     was_training = model.training
     model.eval()
@@ -78,7 +82,9 @@ def score(predictions: Sequence[VideoPrediction], num_phases: int) -> VideoScore
 
 def _predict(model: VideoModel, video: Video, window: int, before_each: Callable[[], object]) -> VideoPrediction:
     parts = predict_windows(model, video.frames, window=window, before_each=before_each)
-    probabilities = np.concatenate(list(parts))
+    with out_of_memory_explained(lambda: f"while {video.video_id} was predicted"):
+        probabilities = np.concatenate(list(parts))
+    _check_finite(probabilities, video)
     return VideoPrediction(
         video_id=video.video_id,
         seconds=video.seconds,
@@ -86,3 +92,14 @@ def _predict(model: VideoModel, video: Video, window: int, before_each: Callable
         prediction=probabilities.argmax(axis=-1),
         probabilities=probabilities,
     )
+
+
+def _check_finite(probabilities: NDArray[np.float32], video: Video) -> None:
+    """Raise TrainingError where they are not: their argmax would pass for a phase, and be scored."""
+    bad = np.flatnonzero(~np.isfinite(probabilities).all(axis=-1))
+    if len(bad):
+        raise TrainingError(
+            f"the predictions of {video.video_id} are not finite in {len(bad)} of {len(probabilities)} frames, first "
+            f"in frame {bad[0]}: weights or running statistics of the model are too large. Lower train.lr, or "
+            "take model.batch_norm=frozen or group"
+        )

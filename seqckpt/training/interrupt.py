@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 __all__ = ["StopRequest", "Stopped", "catch_signals"]
@@ -60,7 +60,8 @@ def catch_signals() -> Iterator[StopRequest]:
         if request:
             raise Stopped(number, at_once=True)
         request.number = number
-        print("\nstopping: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
+        with suppress(OSError, RuntimeError, ValueError):  # stderr may be gone, or be in the middle of a line
+            print("\nstopping: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:

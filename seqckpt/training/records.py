@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,8 +80,8 @@ class Progress:
         record = {
             "epoch": self.epoch,
             "step": self.step,
-            "train_loss": totals.loss / max(1, totals.num_labelled),
-            "train_accuracy": totals.num_right / max(1, totals.num_labelled),
+            "train_loss": totals.loss / totals.num_labelled if totals.num_labelled else math.nan,
+            "train_accuracy": totals.num_right / totals.num_labelled if totals.num_labelled else math.nan,
             "val_accuracy": accuracy,
             "lr": lr,
             "frames_per_second": totals.num_frames / totals.seconds,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import csv
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from seqckpt.errors import UsageError
+from seqckpt.training.run_directory import writing_into
 from seqckpt.training.tables import write_table
 
 __all__ = ["RunLog", "check_tensorboard"]
@@ -41,12 +43,15 @@ class RunLog:
     def open(self, step: int, records: Sequence[Mapping[str, Any]]) -> Iterator[None]:
         """Write into the files within this context, from where a run stands: after `step`, with `records` of epochs.
 
-        What they hold of later steps, before an interruption, is taken away first.
+        What they hold of later steps, before an interruption, is taken away first. Raises TrainingError where they
+        cannot be written.
         """
-        _cut(self.folder / _STEPS, step)
-        if records:
-            write_table(self.folder / _EPOCHS, records)
-        handler = logging.FileHandler(self.folder / "log.txt", encoding="utf-8")
+        with writing_into(self.folder, "the log"):
+            _cut(self.folder / _STEPS, step)
+            if records:
+                write_table(self.folder / _EPOCHS, records)
+            handler = _TextFile(self.folder / "log.txt", encoding="utf-8")
+            steps = open(self.folder / _STEPS, "a", newline="", encoding="utf-8")  # noqa: SIM115 - closed below
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
         root, show_warning = logging.getLogger(), warnings.showwarning
 
@@ -59,10 +64,12 @@ class RunLog:
         root.addHandler(handler)
         self._writer = _open_tensorboard(self.folder, step) if self._tensorboard else None
         try:
-            with open(self.folder / _STEPS, "a", newline="", encoding="utf-8") as self._file:
-                yield
+            self._file = steps
+            yield
         finally:
             self._file = None
+            with suppress(OSError):  # a disk that is full was an error when the row was written
+                steps.close()
             warnings.showwarning = show_warning
             self._text.removeHandler(handler)
             root.removeHandler(handler)
@@ -78,29 +85,48 @@ class RunLog:
     def step(self, row: Mapping[str, Any]) -> None:
         """Add a row to steps.csv; it is on disk at once."""
         assert self._file is not None, "the log is not open"
-        table = csv.DictWriter(self._file, fieldnames=list(row), lineterminator="\n")
-        if self._file.tell() == 0:
-            table.writeheader()
-        table.writerow(row)
-        self._file.flush()
-        self._add_scalars("step", row, row["step"])
+        with writing_into(self.folder, f"the row of step {row['step']}"):
+            table = csv.DictWriter(self._file, fieldnames=list(row), lineterminator="\n")
+            if self._file.tell() == 0:
+                table.writeheader()
+            table.writerow(row)
+            self._file.flush()
+            self._add_scalars("step", row, row["step"])
 
     def epoch(self, records: Sequence[Mapping[str, Any]], pictures: Mapping[str, Path]) -> None:
         """Write metrics.csv anew with all epochs' rows; `pictures` of the last one go to TensorBoard."""
-        write_table(self.folder / _EPOCHS, records)
-        self._add_scalars("epoch", records[-1], records[-1]["step"])
-        if self._writer is not None:
-            for name, path in pictures.items():
-                with Image.open(path) as picture:
-                    pixels = np.asarray(picture.convert("RGB"))
-                self._writer.add_image(name, pixels, records[-1]["step"], dataformats="HWC")
-            self._writer.flush()
+        with writing_into(self.folder, f"the row of epoch {records[-1]['epoch']}"):
+            write_table(self.folder / _EPOCHS, records)
+            self._add_scalars("epoch", records[-1], records[-1]["step"])
+            if self._writer is not None:
+                for name, path in pictures.items():
+                    with Image.open(path) as picture:
+                        pixels = np.asarray(picture.convert("RGB"))
+                    self._writer.add_image(name, pixels, records[-1]["step"], dataformats="HWC")
+                self._writer.flush()
 
     def _add_scalars(self, prefix: str, row: Mapping[str, Any], step: int) -> None:
         if self._writer is not None:
             for name, value in row.items():
                 if isinstance(value, int | float):
                     self._writer.add_scalar(f"{prefix}/{name}", value, step)
+
+
+class _TextFile(logging.FileHandler):
+    """log.txt. Where it cannot be written that is said once; training goes on without it."""
+
+    is_broken = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Stand in for logging's own traceback on stderr."""
+        if not self.is_broken:
+            print(f"warning: {self.baseFilename} cannot be written: {sys.exc_info()[1]}", file=sys.stderr)
+        self.is_broken = True
+
+    def close(self) -> None:
+        """Close the file, and leave what could not be written."""
+        with suppress(OSError):
+            super().close()
 
 
 def check_tensorboard() -> None:
@@ -124,7 +150,8 @@ def _cut(path: Path, step: int) -> None:
     if not path.exists():
         return
     with open(path, newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if (row["step"] or "").isdigit() and int(row["step"]) <= step]
+        whole = [row for row in csv.DictReader(file) if None not in row.values()]  # not one cut off by a full disk
+        rows = [row for row in whole if row["step"].isdigit() and int(row["step"]) <= step]
     if rows:
         write_table(path, rows)
     else:

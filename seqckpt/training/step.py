@@ -22,11 +22,13 @@ from torch.optim import Optimizer
 from seqckpt.data import IGNORE_INDEX, Clip
 from seqckpt.errors import TrainingError
 from seqckpt.models import VideoModel
-from seqckpt.training.budget import Budget, is_out_of_memory, run_within
+from seqckpt.training.budget import Budget, out_of_memory_explained, run_within
 from seqckpt.training.carried_state import CarriedState
 from seqckpt.training.precision import Precision
 
 __all__ = ["Outcome", "Stepper", "name_clips"]
+
+_MOST_LEFT_OUT = 50  # steps in a row; fp16 needs fewer to find its scale
 
 
 @dataclass
@@ -72,14 +74,15 @@ class Stepper:
         self.budget = budget
         self.skip_not_finite = skip_not_finite
         self.say = say
+        self._num_left_out = 0
         self._predicted: list[Tensor] = []
         model.head.collect = self._collect  # type: ignore[assignment]
 
     def run(self, planned: Sequence[Sequence[Clip]], loaded: Iterable[Sequence[Clip]], where: str) -> Outcome:
         """Do one step over the batches `planned`, which `loaded` yields with their frames; `where` says which it is.
 
-        Raises TrainingError, with the clips named and no weight changed, where loss or gradient is not finite, or where
-        memory runs out.
+        Raises TrainingError, with the clips named and no weight changed, where loss or gradient is not finite, where
+        memory runs out, or where too many steps in a row were left out.
         """
         clips = [clip for batch in planned for clip in batch]
         buffers = [buffer.clone() for buffer in self.model.buffers()] if self.skip_not_finite else []
@@ -88,6 +91,7 @@ class Stepper:
             outcome = self._run_within_memory(loaded, self.weigh(clips), f"{where}, on {name_clips(clips)}")
             self._update(outcome, f"{where}, on {name_clips(outcome.not_finite or clips)}")
         self.optimiser.zero_grad(set_to_none=True)
+        self._num_left_out = self._num_left_out + 1 if outcome.skipped else 0
         if outcome.skipped:
             self._undo(outcome, buffers)
         return outcome
@@ -102,7 +106,7 @@ class Stepper:
             if self.carried is not None:
                 self.carried.lanes = lanes
 
-        try:
+        with out_of_memory_explained(lambda: where):
             return run_within(
                 self.budget,
                 lambda: self._accumulate(loaded, total),
@@ -110,14 +114,6 @@ class Stepper:
                 device=self.precision.device,
                 say=self.say,
             )
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            raise TrainingError(
-                f"memory ran out {where}: {str(error).splitlines()[0]}\nGive memory.budget (such as "
-                "memory.budget=8GiB, or auto), lower it, or lower memory.chunk_size, train.batch_size or "
-                "data.clip_length"
-            ) from error
 
     def _accumulate(self, batches: Iterable[Sequence[Clip]], total: float) -> Outcome:
         """Add up the gradients of all batches, each with its share of the total weight."""
@@ -161,6 +157,11 @@ class Stepper:
                 buffer.copy_(before)
         if self.carried is not None:
             self.carried.forget(outcome.not_finite)
+        if self._num_left_out >= _MOST_LEFT_OUT:
+            raise TrainingError(
+                f"{_MOST_LEFT_OUT} steps in a row were left out, so nothing is learnt any more; the last: "
+                f"{outcome.skipped}. Lower train.lr or train.clip_norm, and look at the frames of the clips named"
+            )
 
     def weigh(self, clips: Sequence[Clip]) -> float:
         """Return what a mean over these clips' labelled frames divides by: their number, or the sum of weights."""

@@ -24,23 +24,23 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 
 from seqckpt.data import Clip, Video, WaitingTime, clip_loader, order_clips
-from seqckpt.errors import TrainingError
 from seqckpt.memory import PeakMeter
 from seqckpt.models import VideoModel
 from seqckpt.progress import progress_bar
 from seqckpt.training.averaging import WeightAverage
-from seqckpt.training.budget import Budget
+from seqckpt.training.budget import Budget, out_of_memory_explained
 from seqckpt.training.carried_state import CarriedState, batch_dim_of
 from seqckpt.training.evaluation import predict_videos, score
 from seqckpt.training.interrupt import Stopped, StopRequest, catch_signals
-from seqckpt.training.optimiser import learning_rate_factor, set_learning_rate
+from seqckpt.training.optimiser import learning_rate, learning_rate_factor, load_optimiser_state, set_learning_rate
 from seqckpt.training.precision import Precision
 from seqckpt.training.randomness import read_random_states, write_random_states
 from seqckpt.training.records import Progress, Totals, describe_epoch, describe_row, describe_step
 from seqckpt.training.results import draw_validation
+from seqckpt.training.run_directory import writing_into
 from seqckpt.training.run_log import RunLog
 from seqckpt.training.settings import TrainSettings
-from seqckpt.training.snapshot import load_snapshot, load_weights, save_last, save_snapshot
+from seqckpt.training.snapshot import BEST, load_snapshot, load_weights, save_last, save_snapshot
 from seqckpt.training.step import Stepper
 
 __all__ = ["Trainer"]
@@ -105,9 +105,10 @@ class Trainer:
         """
         with catch_signals() as request, self.log.open(self.progress.step, self.progress.records):
             try:
-                while self.progress.epoch < self.settings.num_epochs:
-                    self._train_epoch(clips, request)
-                    self._finish_epoch(val_videos, request)
+                with out_of_memory_explained(lambda: f"after step {self.progress.step}"):
+                    while self.progress.epoch < self.settings.num_epochs:
+                        self._train_epoch(clips, request)
+                        self._finish_epoch(val_videos, request)
             except Stopped as stop:
                 if not stop.at_once:
                     self.save()
@@ -115,19 +116,14 @@ class Trainer:
 
     def save(self) -> None:
         """Save all that the run consists of as last.pt; where that fails, TrainingError, and the old one stays."""
-        try:
+        with writing_into(self.folder, f"the snapshot of step {self.progress.step}"):
             save_last(self.folder, self._state())
-        except OSError as error:
-            raise TrainingError(
-                f"the snapshot of step {self.progress.step} cannot be saved in {self.folder}: "
-                f"{error.strerror or error}; the one before is whole: make room, and go on with resume={self.folder}"
-            ) from error
         self._saved_at = time.monotonic()
 
     def load(self, state: Mapping[str, Any], path: Path) -> None:
         """Go on from a snapshot, loaded from `path`; raise SnapshotError where it is that of another model."""
         load_weights(self.model, state.get("trained_model", state["model"]), path)
-        self.optimiser.load_state_dict(state["optimiser"])
+        load_optimiser_state(self.optimiser, state["optimiser"])
         self.precision.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load(state["model"], state["num_averaged"])
@@ -139,7 +135,7 @@ class Trainer:
     def load_best(self) -> None:
         """Give the model the weights of the best epoch; those of the last where no epoch could be validated."""
         if self.progress.best_epoch is not None:
-            self.model.load_state_dict(load_snapshot(self.folder / "best.pt", device=self.device)["model"])
+            self.model.load_state_dict(load_snapshot(self.folder / BEST, device=self.device)["model"])
         else:
             self.model.load_state_dict(self.best_model.state_dict())
 
@@ -221,9 +217,10 @@ class Trainer:
             self.best_model, val_videos, window=self.settings.validation_window, before_each=request.check
         )
         accuracy = score(predictions, len(self.phase_names)).accuracy_mean
-        record, is_best = self.progress.finish_epoch(accuracy, lr=self.optimiser.param_groups[0]["lr"])
+        record, is_best = self.progress.finish_epoch(accuracy, lr=learning_rate(self.optimiser))
         if is_best:
-            save_snapshot(self.folder / "best.pt", self._state())
+            with writing_into(self.folder, f"the snapshot of epoch {self.progress.epoch}"):
+                save_snapshot(self.folder / BEST, self._state())
         self.save()
         pictures = draw_validation(self.folder, predictions, self.phase_names) if self.settings.tensorboard else {}
         self.log.epoch(self.progress.records, pictures)

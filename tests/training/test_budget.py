@@ -210,3 +210,20 @@ def test_torchs_own_errors_are_recognised() -> None:
 )
 def test_what_says_that_memory_ran_out(error: BaseException, is_it: bool) -> None:
     assert is_out_of_memory(error) is is_it
+
+
+@pytest.mark.parametrize("place", ["update", "validation"])
+def test_memory_may_run_out_beside_forward_and_backward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The optimiser's state comes with its first step; validation has other sizes than training."""
+    trainer = make_trainer(tmp_path)
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise out_of_memory()
+
+    owner, name = (trainer.optimiser, "step") if place == "update" else (trainer.model, "predict")
+    monkeypatch.setattr(owner, name, fail)
+    where = {"update": "after step 0", "validation": "while video03 was predicted"}[place]
+    with pytest.raises(TrainingError, match=rf"memory ran out {where}: CUDA out of memory.*\n.*memory\.budget"):
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
 from seqckpt.errors import ConfigError, DataError
 from seqckpt.training import build_optimiser, inverse_frequency, learning_rate_factor
-from seqckpt.training.optimiser import set_learning_rate
+from seqckpt.training.optimiser import learning_rate, load_optimiser_state, set_learning_rate
 
 
 def test_an_absent_class_weighs_nothing_and_the_loss_is_finite() -> None:
@@ -81,3 +83,27 @@ def test_a_model_without_anything_to_train_is_refused() -> None:
 def test_a_constant_rate_stays_where_it_rose_to() -> None:
     factors = [learning_rate_factor(step, 8, warmup=0.25, shape="constant") for step in range(8)]
     assert factors == [0.5, 1, 1, 1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_moments_are_taken_up_by_name_and_settings_stay_new(kind: str) -> None:
+    """Case 75: other factors make other groups, in another order; the old decay must not come back."""
+    encoder, head = nn.Linear(3, 3), nn.Linear(3, 2)
+    model = nn.ModuleDict({"encoder": encoder, "head": head})
+    old = build_optimiser(model, kind, lr=0.1, weight_decay=0.01)
+    head(encoder(torch.rand(4, 3))).sum().backward()
+    set_learning_rate(old, 0.05)
+    old.step()
+    saved = copy.deepcopy(old.state_dict())
+    new = build_optimiser(model, kind, lr=0.3, weight_decay=0.5, momentum=0.5, lr_factors={"head": 0.1})
+    load_optimiser_state(new, saved)
+    assert len(new.param_groups) == 4
+    assert sorted(group["weight_decay"] for group in new.param_groups) == [0.0, 0.0, 0.5, 0.5]
+    assert sorted(group["lr"] for group in new.param_groups) == pytest.approx([0.005, 0.005, 0.05, 0.05])
+    assert learning_rate(new) == 0.05
+    if kind == "sgd":
+        assert all(group["momentum"] == 0.5 for group in new.param_groups)
+    for parameter in model.parameters():
+        assert new.state[parameter].keys() == old.state[parameter].keys()
+        for key, value in old.state[parameter].items():
+            assert torch.equal(new.state[parameter][key], value), key

@@ -18,7 +18,7 @@ from seqckpt.core import Schedule
 from seqckpt.data import Augmentation, Clip, cut_clips
 from seqckpt.errors import SnapshotError, TrainingError
 from seqckpt.models import VideoModel
-from seqckpt.training import Stopped, Trainer, load_last, load_snapshot
+from seqckpt.training import Stopped, Trainer, forget_lost_best, load_last, load_snapshot, save_snapshot
 
 NUM_STEPS = 10  # of two epochs over the clips of VIDEOS, 12 frames each
 TIMED = ("frames_per_second", "peak_memory_bytes", "waiting_share")
@@ -226,7 +226,7 @@ def test_a_full_disk_keeps_the_last_good_snapshot(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(torch, "save", fill_up)
     stop_after(trainer, 7)
-    with pytest.raises(TrainingError, match=r"step 7 cannot be saved in .*No space left on device.*resume="):
+    with pytest.raises(TrainingError, match=r"step 7 cannot be written into .*No space left on device.*resume="):
         fit(trainer)
     monkeypatch.undo()
     assert load_snapshot(tmp_path / "run" / "last.pt")["progress"]["step"] == 5
@@ -275,3 +275,42 @@ def test_the_best_epoch_outlasts_a_stop(tmp_path: Path, monkeypatch: pytest.Monk
     assert (trainer.progress.best_epoch, trainer.progress.best_accuracy) == (2, 0.8)
     assert load_snapshot(tmp_path / "run" / "best.pt")["progress"]["epoch"] == 2
     assert load_snapshot(tmp_path / "run" / "last.pt")["progress"]["epoch"] == 4
+
+
+def test_a_best_epoch_whose_file_is_lost_gives_way_to_those_to_come(tmp_path: Path) -> None:
+    """Where best.pt was not moved along, is damaged, or is of an epoch after an older snapshot."""
+    trainer = begin(tmp_path / "run", num_epochs=3)
+    stop_after(trainer, 12)
+    with pytest.raises(Stopped):
+        fit(trainer)
+    folder, best = tmp_path / "run", tmp_path / "run" / "best.pt"
+    whole = best.read_bytes()
+    state = load_last(folder)
+    known = state["progress"]["best_epoch"]
+    assert forget_lost_best(folder, state) == ""
+    assert state["progress"]["best_epoch"] == known
+    save_snapshot(best, {"progress": {"best_epoch": known + 1}})
+    for content, words in ((best.read_bytes(), f"is of epoch {known + 1}"), (whole[:99], "damaged"), (None, "no snap")):
+        best.unlink() if content is None else best.write_bytes(content)
+        state = load_last(folder)
+        assert words in forget_lost_best(folder, state)
+        assert state["progress"]["best_epoch"] is None
+    trainer = begin(folder, num_epochs=3)
+    trainer.load(state, folder / "last.pt")
+    fit(trainer)
+    assert trainer.progress.best_epoch == 3
+    trainer.load_best()
+
+
+def test_a_signal_is_noted_where_nothing_can_be_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The terminal may be gone, or a line half written: the run is saved all the same."""
+
+    def fail(*args: Any, **options: Any) -> None:
+        raise RuntimeError("reentrant call")
+
+    trainer = begin(tmp_path / "run")
+    stop_after(trainer, 3)
+    monkeypatch.setattr("seqckpt.training.interrupt.print", fail, raising=False)
+    with pytest.raises(Stopped):
+        fit(trainer)
+    assert load_last(tmp_path / "run")["progress"]["step"] == 3

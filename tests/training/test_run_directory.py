@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from seqckpt.errors import UsageError
-from seqckpt.training import choose_run_path, open_run_directory
+from seqckpt.training import choose_run_path, find_resumable, find_run, open_run_directory
 
 
 def fail_after_writing(path: Path, name: str) -> None:
@@ -80,3 +82,38 @@ def test_a_folder_that_cannot_be_made_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(UsageError, match=r"cannot be made"), open_run_directory(tmp_path / "runs" / "x"):
         pass
+
+
+def test_auto_finds_runs_of_that_configuration_alone(tmp_path: Path) -> None:
+    """Not those of one whose name merely begins alike."""
+    for name in ("a-b-20260101-000000", "a-best", "a[1]-20260101-000000"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "last.pt").touch()
+    assert find_resumable(None, "a", parent=tmp_path) is None
+    for name in ("a-b", "a[1]"):
+        assert find_resumable(None, name, parent=tmp_path) == tmp_path / f"{name}-20260101-000000"
+
+
+def test_a_run_that_is_not_there_is_named_by_the_key_it_was_given_by(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"^resume=zz: there is no such run"):
+        find_run("zz", parent=tmp_path, key="resume")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_a_run_is_open_in_one_process_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs on one folder would mix their snapshots and logs; a killed one leaves the folder free."""
+    monkeypatch.setattr("seqckpt.training.run_directory._PATIENCE_SECONDS", 0.1)
+    hold = "import fcntl, os, sys; fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX); print(1, flush=True)"
+    folder = tmp_path / "run"
+    folder.mkdir()
+    command = [sys.executable, "-c", f"{hold}; sys.stdin.read()", str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        with pytest.raises(UsageError, match="another process is training the run"):
+            open_run_directory(folder, may_exist=True).__enter__()
+        assert folder.exists()
+        other.kill()
+        other.wait()
+    with open_run_directory(folder, may_exist=True) as path:
+        (path / "last.pt").touch()

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from test_trainer import VALIDATION, VIDEOS, make_trainer, rows
 
 from seqckpt.data import cut_clips
-from seqckpt.errors import UsageError
+from seqckpt.errors import TrainingError, UsageError
+from seqckpt.progress import progress_bar
 from seqckpt.training import check_tensorboard
 from seqckpt.training.run_log import RunLog
 
@@ -86,3 +88,46 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     with pytest.raises(UsageError, match=r"pip install 'seqckpt\[tensorboard\]'"):
         check_tensorboard()
+
+
+@pytest.fixture
+def full_disk() -> Iterator[None]:
+    """No file may grow beyond 100 bytes."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_row_that_finds_no_room_says_what_to_do(tmp_path: Path, full_disk: None) -> None:
+    (tmp_path / "last.pt").touch()
+    log = make_log(tmp_path)
+    with log.open(0, []):
+        log.step({"step": 1, "loss": 0.5})
+        with pytest.raises(
+            TrainingError, match=r"row of step 2 cannot be written into .*make room, and go on with resu"
+        ):
+            log.step({"step": 2, "loss": "1" * 200})
+    with pytest.raises(TrainingError, match=r"the row of epoch 1 cannot be written"), log.open(1, []):
+        log.epoch([{"epoch": 1, "step": 1, "text": "x" * 200}], {})
+    assert rows(tmp_path / "steps.csv") == [{"step": "1", "loss": "0.5"}]
+
+
+def test_a_text_file_that_finds_no_room_is_said_once_and_no_matter(
+    tmp_path: Path, full_disk: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = make_log(tmp_path)
+    with log.open(0, []):
+        for _ in range(2):
+            log.say("x" * 200)
+    shown = capsys.readouterr().err
+    assert shown.count("log.txt cannot be written") == 1
+    assert "Traceback" not in shown
+
+
+def test_a_bar_needs_no_terminal_nor_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Closed, as by `2>&-` or a service: training does not end for it."""
+    monkeypatch.setattr("sys.stderr", None)
+    bar = progress_bar(range(3), desc="epoch 1/2")
+    assert list(bar) == [0, 1, 2]

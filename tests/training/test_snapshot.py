@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 import torch
 
 from seqckpt.errors import SnapshotError
-from seqckpt.training import load_snapshot, save_snapshot
+from seqckpt.training import load_last, load_snapshot, save_snapshot
 
 
 def test_a_snapshot_loads_with_weights_only(tmp_path: Path) -> None:
@@ -74,3 +75,37 @@ def test_a_missing_or_damaged_snapshot_is_named(tmp_path: Path) -> None:
         SnapshotError, match=r"last\.pt is damaged or was not made by this program \([^.]*\)$"
     ):  # no advice
         load_snapshot(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(torch.zeros(3), "holds a Tensor"), ([1], "holds a list"), ({"model": {}}, "progress not in it")],
+    ids=["tensor", "list", "weights"],
+)
+def test_what_is_no_snapshot_of_a_run_gives_way_to_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: object, words: str
+) -> None:
+    """A file of torch's that is whole, but somebody else's."""
+    torch.save(content, tmp_path / "last.pt")
+    with pytest.raises(SnapshotError, match=rf"last\.pt is no snapshot.*{words}"):
+        load_snapshot(tmp_path / "last.pt", keys=("progress",))
+    save_snapshot(tmp_path / "previous.pt", {"progress": 7})
+    assert load_last(tmp_path, keys=("progress",)) == {"progress": 7}
+    assert "previous.pt" in caplog.text
+
+
+def test_a_file_with_any_byte_changed_is_read_or_named(tmp_path: Path) -> None:
+    """Whatever the damage, no other error than SnapshotError."""
+    path = tmp_path / "last.pt"
+    save_snapshot(path, {"model": torch.zeros(3), "progress": {"step": 1, "records": [{"epoch": 1}]}})
+    whole, num_damaged = path.read_bytes(), 0
+    generator = random.Random(0)
+    for _ in range(300):
+        changed = bytearray(whole)
+        changed[generator.randrange(len(whole))] = generator.randrange(256)
+        path.write_bytes(changed)
+        try:
+            load_snapshot(path)
+        except SnapshotError:
+            num_damaged += 1
+    assert num_damaged > 30

@@ -190,3 +190,26 @@ def test_nothing_that_is_reported_holds_a_graph(tmp_path: Path) -> None:
     assert type(outcome.loss) is float
     assert type(outcome.gradient_norm) is float
     assert not any(predicted.requires_grad for predicted in trainer.stepper._predicted)
+
+
+def test_a_run_that_leaves_out_all_its_steps_ends(tmp_path: Path) -> None:
+    """No run goes on for days in which nothing is learnt; an epoch of it has no loss, rather than one of 0."""
+    trainer = make_trainer(tmp_path, skip_not_finite=True, num_epochs=99)
+    forward = trainer.stepper._forward
+    trainer.stepper._forward = lambda clips: forward(clips) * math.nan  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match=r"50 steps in a row were left out.*step 50 \(epoch 10\), on video0"):
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
+    assert {row["train_loss"] for row in rows(tmp_path / "metrics.csv")} == {"nan"}
+
+
+def test_steps_between_those_left_out_count_anew(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, skip_not_finite=True, num_epochs=30)
+    forward, done = trainer.stepper._forward, []
+
+    def spoil(clips: Sequence[Clip]) -> torch.Tensor:
+        done.append(1)
+        return forward(clips) * (1.0 if len(done) == 40 else math.nan)
+
+    trainer.stepper._forward = spoil  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match=r"in step 90 "):
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)

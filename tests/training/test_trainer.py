@@ -254,3 +254,19 @@ def resident_bytes() -> int:
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0)
+
+
+def test_predictions_that_are_not_finite_are_never_scored(tmp_path: Path) -> None:
+    """The argmax of nan is a phase, too: running statistics can overflow where no loss does."""
+    trainer = make_trainer(tmp_path)
+    predict = trainer.model.predict
+
+    def spoil(clips: Any, state: Any) -> Any:
+        (logits,), state = predict(clips, state)
+        logits[7:9] = math.nan
+        return (logits,), state
+
+    trainer.model.predict = spoil  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match=r"video03 are not finite in 4 of 23 frames, first in frame 7"):
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
+    assert not (tmp_path / "best.pt").exists()
