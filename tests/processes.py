@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,7 +24,14 @@ def find_free_port() -> int:
 
 def run_ranks(work: Callable[..., Any], folder: Path, *args: Any, num_ranks: int = 2) -> list[Any]:
     """What `work(rank, *args)` returns in each of the processes."""
-    processes = mp.spawn(_process, (find_free_port(), str(folder), num_ranks, work, args), nprocs=num_ranks, join=False)
+    multiprocessing.set_forkserver_preload(["torch", "seqckpt"])  # imported once, not in every process
+    processes = mp.start_processes(
+        _process,
+        (find_free_port(), str(folder), num_ranks, work, args),
+        nprocs=num_ranks,
+        join=False,
+        start_method="forkserver",
+    )
     try:
         done = processes.join(timeout=TIMEOUT_SECONDS)
         while not done:
