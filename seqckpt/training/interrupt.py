@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from seqckpt.launch import launched_as
+
 __all__ = ["StopRequest", "Stopped", "catch_signals"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -60,7 +62,8 @@ def catch_signals() -> Iterator[StopRequest]:
         if request:
             raise Stopped(number, at_once=True)
         request.number = number
-        print("\nstopping: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
+        if launched_as().rank == 0:
+            print("\nstopping: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
     try:

@@ -37,7 +37,7 @@ def parallelise(model: VideoModel, ranks: Ranks) -> nn.Module:
     step_model: nn.Module = model
     if ranks.num_frame_ranks > 1 and ranks.mesh is not None:
         encoder = FrameParallel(model.encoder, ranks.mesh.get_group("frame"))
-        step_model = VideoModel(encoder, model.rnn, model.head)
+        step_model = VideoModel(encoder, model.rnn, model.head, truncate=model.truncate)
     # No device_ids: with them DDP would move the frames of whole clips to the GPU, which go there chunk by chunk.
     return DistributedDataParallel(step_model, gradient_as_bucket_view=True)
 

@@ -13,7 +13,7 @@ and FrameParallel's features.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -118,7 +118,7 @@ class Ranks:
             dist.barrier(group=self.patient)
 
     @contextmanager
-    def named_if_lost(self, where: Callable[[], str]) -> Iterator[None]:
+    def named_if_lost(self) -> Iterator[None]:
         """Turn what torch raises where another process is gone, or does not come, into a LostContactError."""
         try:
             yield
@@ -126,10 +126,10 @@ class Ranks:
             if self.world_size == 1 or not _is_lost_contact(error):
                 raise
             raise LostContactError(
-                f"rank {self.rank} of {self.world_size} lost contact with the others {where()}: one of them ended, or "
-                f"took longer than distributed.timeout_seconds={self.timeout_seconds:g}. What it said itself, if it "
-                "could, stands near this; an end without a word is often the machine's, out of memory (signal 9). "
-                "Go on with resume=auto, on any number of processes"
+                f"rank {self.rank} of {self.world_size} lost contact with another: that one ended, or took longer than "
+                f"distributed.timeout_seconds={self.timeout_seconds:g}. What it had to say stands near this; an end "
+                "without a word (signal 9) is often the machine's, out of memory. Go on with resume=auto, on any "
+                "number of processes"
             ) from error
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from seqckpt.errors import UsageError
 from seqckpt.training.tables import write_table
 
-__all__ = ["RunLog", "check_tensorboard"]
+__all__ = ["NoLog", "RunLog", "check_tensorboard"]
 
 _STEPS, _EPOCHS = "steps.csv", "metrics.csv"
 
@@ -101,6 +101,24 @@ class RunLog:
             for name, value in row.items():
                 if isinstance(value, int | float):
                     self._writer.add_scalar(f"{prefix}/{name}", value, step)
+
+
+class NoLog(RunLog):
+    """In the place of a run's log where another process writes it."""
+
+    @contextmanager
+    def open(self, step: int, records: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+        """Open nothing."""
+        yield
+
+    def say(self, line: str) -> None:
+        """Say nothing."""
+
+    def step(self, row: Mapping[str, Any]) -> None:
+        """Write nothing."""
+
+    def epoch(self, records: Sequence[Mapping[str, Any]], pictures: Mapping[str, Path]) -> None:
+        """Write nothing."""
 
 
 def check_tensorboard() -> None:

@@ -19,12 +19,13 @@ __all__ = ["Share", "deal", "deal_evenly", "take_share"]
 
 @dataclass(frozen=True)
 class Share:
-    """What one rank does of a batch: its replica's clips, and the frames (start, stop) of each that it reads, encodes.
+    """What one rank does of a batch: its replica's clips, and the frames (start, stop) of each that it encodes.
 
     Where `counts` is False the replica had nothing left to do, and takes part for the others' sake: in the sum of
     gradients, as zero.
     """
 
+    batch: Sequence[Clip]
     clips: list[Clip]
     spans: list[tuple[int, int]]
     counts: bool = True
@@ -44,7 +45,7 @@ def take_share(batch: Sequence[Clip], ranks: Ranks) -> Share:
     if not own:
         own = [dataclasses.replace(batch[0], stop=batch[0].start + 1, lane=None)]
     spans = frame_spans([len(clip) for clip in own], ranks.num_frame_ranks, ranks.frame_rank)
-    return Share(own, spans, counts)
+    return Share(batch, own, spans, counts)
 
 
 def deal(sizes: Sequence[int], num_hands: int, *, most: int | None = None) -> list[list[int]]:
