@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import socket
 from collections.abc import Callable
 from datetime import timedelta
@@ -23,11 +24,21 @@ def find_free_port() -> int:
 
 
 def run_ranks(work: Callable[..., Any], folder: Path, *args: Any, num_ranks: int = 2) -> list[Any]:
-    """What `work(rank, *args)` returns in each of the processes."""
+    """What `work(rank, *args)` returns in each of the processes, which have met."""
+    return _run(_meet, work, folder, args, num_ranks)
+
+
+def run_launched(work: Callable[..., Any], folder: Path, *args: Any, num_ranks: int = 2) -> list[Any]:
+    """What `work(*args)` returns in each of the processes, which know what torchrun would tell them."""
+    return _run(_only_run, work, folder, args, num_ranks)
+
+
+def _run(begin: Callable[..., Any], work: Callable[..., Any], folder: Path, args: Any, num_ranks: int) -> list[Any]:
+    folder.mkdir(exist_ok=True)
     multiprocessing.set_forkserver_preload(["torch", "seqckpt"])  # imported once, not in every process
     processes = mp.start_processes(
         _process,
-        (find_free_port(), str(folder), num_ranks, work, args),
+        (find_free_port(), str(folder), num_ranks, begin, work, args),
         nprocs=num_ranks,
         join=False,
         start_method="forkserver",
@@ -45,17 +56,23 @@ def run_ranks(work: Callable[..., Any], folder: Path, *args: Any, num_ranks: int
 
 
 def _process(
-    rank: int, port: int, folder: str, num_ranks: int, work: Callable[..., Any], args: tuple[Any, ...]
+    rank: int, port: int, folder: str, num_ranks: int, begin: Callable[..., Any], work: Any, args: Any
 ) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=rank,
-        world_size=num_ranks,
-        timeout=timedelta(seconds=TIMEOUT_SECONDS),
-    )
+    # A loader's workers, too, would begin at a server of their own, and import all anew.
+    multiprocessing.set_start_method("fork", force=True)
+    told = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": num_ranks, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in told.items()})
+    torch.save(begin(rank, work, args), Path(folder) / f"{rank}.pt")
+
+
+def _meet(rank: int, work: Callable[..., Any], args: Any) -> Any:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
     try:
-        torch.save(work(rank, *args), Path(folder) / f"{rank}.pt")
+        return work(rank, *args)
     finally:
         dist.destroy_process_group()
+
+
+def _only_run(rank: int, work: Callable[..., Any], args: Any) -> Any:
+    return work(*args)

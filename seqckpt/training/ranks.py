@@ -13,6 +13,7 @@ and FrameParallel's features.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -163,6 +164,7 @@ def join_ranks(device: torch.device, *, frame_parallel: int, timeout_seconds: fl
         mesh=mesh,
         patient=dist.new_group(backend="gloo", timeout=_PATIENCE),
     )
+    gc.collect()  # a model in DDP holds groups, whose threads must not outlive the interpreter: it would abort then
     dist.destroy_process_group()  # not after an error: NCCL would wait for what the others never did
 
 
