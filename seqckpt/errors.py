@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["BudgetError", "ConfigError", "DataError", "ReplayError", "SnapshotError", "TrainingError", "UsageError"]
+__all__ = [
+    "BudgetError",
+    "ConfigError",
+    "DataError",
+    "LostContactError",
+    "ReplayError",
+    "SnapshotError",
+    "TrainingError",
+    "UsageError",
+]
 
 
 class UsageError(ValueError):
@@ -36,3 +45,7 @@ class ReplayError(RuntimeError):
 
 class TrainingError(RuntimeError):
     """Training cannot go on: names the clip and the step; what was learnt before is saved."""
+
+
+class LostContactError(TrainingError):
+    """Another of the processes that train together ended, or hangs."""

@@ -1,4 +1,4 @@
-"""Progress bars: lively in a terminal, a whole line a minute in a log file."""
+"""Progress bars: lively in a terminal, a whole line a minute in a log file, and one for all processes of a run."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from typing import Any
 
 from tqdm import tqdm
 
+from seqckpt.launch import launched_as
+
 __all__ = ["progress_bar"]
 
 _QUIET_SECONDS = 60.0
 
 
 def progress_bar(*args: Any, **options: Any) -> tqdm:
-    """tqdm with the same arguments; where stderr is no terminal, nothing for a minute, and then a line each minute."""
+    """tqdm with the same arguments; where stderr is no terminal, nothing for a minute, and then a line each minute.
+
+    Of several processes that torchrun started only the first shows it.
+    """
+    options.setdefault("disable", launched_as().rank > 0)
     if sys.stderr is not None and sys.stderr.isatty():  # None: closed, as by `2>&-`
         return tqdm(*args, **options)
     quiet = {"file": _WholeLines(), "mininterval": _QUIET_SECONDS, "delay": _QUIET_SECONDS, "ncols": 100}

@@ -5,7 +5,7 @@
     L3  build                  the only unit that knows both config and library
     L2  training
     L1  core  memory  models  data  metrics  plots
-    L0  config  errors  units  atomic  progress  transparent  partition
+    L0  config  errors  units  atomic  launch  progress  transparent  partition
 
 An import may only point downward, and siblings on one level do not import each other.
 """
@@ -27,7 +27,7 @@ MODULES = sorted((REPOSITORY / PACKAGE).rglob("*.py"))
 PLAIN = {"errors", "units"}  # L0 for everyone; the configuration is not
 ENGINE = PLAIN | {"transparent", "partition"}
 LIBRARY = {"core", "memory", "models", "data", "metrics", "plots"}
-APPLICATION = {"atomic", "progress"}  # for those who write files and talk to people
+APPLICATION = {"atomic", "launch", "progress"}  # for those who write files and talk to people
 BELOW_APPLICATION = ENGINE | APPLICATION | LIBRARY | {"config", "training", "build"}
 
 # What each unit (a file or folder right under the package) may import of the package. A dotted entry allows that one
@@ -37,7 +37,8 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "atomic": set(),
-    "progress": set(),
+    "launch": set(),
+    "progress": {"launch"},
     "transparent": set(),
     "partition": set(),
     "config": PLAIN,
@@ -50,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "metrics": PLAIN,
     "plots": PLAIN | {"atomic"},
     "training": ENGINE | APPLICATION | LIBRARY,
-    "build": ENGINE | LIBRARY | {"config", "training"},
+    "build": ENGINE | LIBRARY | {"config", "launch", "training"},
     "inference": BELOW_APPLICATION,
     "report": BELOW_APPLICATION,
     "bench": BELOW_APPLICATION | {"inference"},
@@ -64,6 +65,7 @@ THIRD_PARTY: dict[str, set[str]] = {
     "errors": set(),
     "units": set(),
     "atomic": set(),
+    "launch": set(),
     "progress": {"tqdm"},
     "transparent": {"torch"},
     "partition": set(),

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import copy
-import socket
 from collections import Counter
-from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from processes import run_ranks
 from test_pipeline import Cut, Plain, make_clip
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
@@ -23,42 +20,7 @@ from seqckpt import ChunkedEncoder
 from seqckpt.core import Keep
 from seqckpt.errors import ReplayError
 
-TIMEOUT_SECONDS = 90  # for processes that wait for each other; nothing is measured by it
-
 pytestmark = pytest.mark.skipif(not dist.is_available(), reason="torch is built without torch.distributed")
-
-
-def run_two(work: Callable[..., Any], folder: Path, *args: Any) -> list[Any]:
-    """What `work(rank, *args)` returns in each of two processes that know each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = mp.spawn(_process, (port, str(folder), work, args), nprocs=2, join=False)
-    try:
-        done = processes.join(timeout=TIMEOUT_SECONDS)
-        while not done:
-            assert any(p.exitcode == 0 for p in processes.processes), "the two processes wait for each other"
-            done = processes.join(timeout=TIMEOUT_SECONDS)
-    finally:
-        for process in processes.processes:
-            if process.is_alive():
-                process.kill()
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
-
-
-def _process(rank: int, port: int, folder: str, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://127.0.0.1:{port}",
-        rank=rank,
-        world_size=2,
-        timeout=timedelta(seconds=TIMEOUT_SECONDS),
-    )
-    try:
-        torch.save(work(rank, *args), Path(folder) / f"{rank}.pt")
-    finally:
-        dist.destroy_process_group()
 
 
 def build() -> tuple[Plain, list[tuple[torch.Tensor, torch.Tensor]]]:
@@ -114,7 +76,7 @@ def alone() -> list[dict[str, torch.Tensor]]:
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
     """Cases 57, 58: several chunks and segments share each weight, which is ready, and reduced, once."""
     expected_steps = alone()
-    for way, results in zip(WAYS, zip(*run_two(train_every_way, tmp_path), strict=True), strict=True):
+    for way, results in zip(WAYS, zip(*run_ranks(train_every_way, tmp_path), strict=True), strict=True):
         for step, expected in enumerate(expected_steps):
             for name, grad in expected.items():
                 a, b = (result["gradients"][step][name] for result in results)
@@ -137,7 +99,7 @@ def accumulate_without_sync(rank: int) -> list[torch.Tensor]:
 
 def test_accumulation_under_no_sync(tmp_path: Path) -> None:
     """Case 58: each rank sees both videos in two pieces; one reduction, at the second."""
-    a, b = run_two(accumulate_without_sync, tmp_path)
+    a, b = run_ranks(accumulate_without_sync, tmp_path)
     expected = list(alone()[0].values())
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
     assert all((x - y).abs().max() < 1e-10 for x, y in zip(a, expected, strict=True))
@@ -155,5 +117,5 @@ def meet_sync_batch_norm(rank: int) -> str:
 
 def test_sync_batch_norm_with_unequal_chunks_is_refused_not_waited_for(tmp_path: Path) -> None:
     """Case 60: ranks with 2 and 3 chunks would wait for each other's statistics for ever."""
-    for message in run_two(meet_sync_batch_norm, tmp_path):
+    for message in run_ranks(meet_sync_batch_norm, tmp_path):
         assert "SyncBatchNorm layers ['1'] would wait for ever: the ranks have [2, 3] chunks" in message

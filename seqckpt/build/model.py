@@ -18,6 +18,7 @@ from seqckpt.config import Config, MemoryConfig, ModelConfig
 from seqckpt.core import ChunkedEncoder, Keep, Schedule, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Video, count_classes, find_format
 from seqckpt.errors import ConfigError, DataError, UsageError
+from seqckpt.launch import launched_as
 from seqckpt.models import (
     FrameTransform,
     NoRecurrence,
@@ -73,17 +74,31 @@ def find_unusable_names(config: Config) -> Iterator[str]:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device of that name; "auto" is CUDA where there is one, else the CPU."""
+    """Return the device of that name; "auto" is CUDA where there is one, else the CPU.
+
+    Of several processes on a machine each has a CUDA device of its own, by its number.
+    """
+    launched = launched_as()
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
         device = None
     if device is None or device.type not in ("cpu", "cuda"):
         raise ConfigError(f"train.device={name}: expected auto, cpu, cuda or cuda:N")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"train.device={name}: this machine has {torch.cuda.device_count()} CUDA devices; use cpu")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and launched.world_size > 1:
+        if device.index is not None:
+            raise ConfigError(f"train.device={name} for {launched.world_size} processes: expected cuda, one for each")
+        device = torch.device("cuda", launched.local_rank)
+        if launched.local_rank >= count:
+            raise ConfigError(
+                f"process {launched.local_rank + 1} of this machine finds {count} CUDA devices; lower --nproc-per-node "
+                "to that, or use train.device=cpu"
+            )
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise ConfigError(f"train.device={name}: this machine has {count} CUDA devices; use cpu")
     return device
 
 

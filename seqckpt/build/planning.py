@@ -53,9 +53,12 @@ def is_open_to_plan(memory: MemoryConfig) -> bool:
     return any(value is None for value in vars(fixed).values())
 
 
-def take_largest_batch(config: Config, clips: Sequence[Clip]) -> Sample:
-    """Return the longest clips, as many as a training step takes, in memory where training would have them there."""
-    batch = sorted(clips, key=len, reverse=True)[: config.train.batch_size]
+def take_largest_batch(config: Config, clips: Sequence[Clip], *, num_replicas: int = 1) -> Sample:
+    """Return the longest clips, as many as a training step takes, in memory where training would have them there.
+
+    Of several replicas one takes its part of them.
+    """
+    batch = sorted(clips, key=len, reverse=True)[: -(-config.train.batch_size // num_replicas)]
     if config.data.num_workers:  # these load clips into memory; without them frames are read when needed
         batch = [clip.load() for clip in batch]
     return Sample([clip.frames for clip in batch], [clip.targets for clip in batch])

@@ -1,7 +1,8 @@
 """The command line: `seqckpt <command> config=... [key=value ...]`.
 
 A mistake of the user's is one message on stderr and exit code 2; training that cannot go on is 1; Ctrl-C is 130, and
-SIGTERM 143; 141 where nobody reads the output any more.
+SIGTERM 143; 141 where nobody reads the output any more. Of several processes that torchrun started the first one talks;
+another only of what that one does not say.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import difflib
 import logging
 import os
 import sys
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from typing import TextIO
 
 from seqckpt.cli.bench import BENCH
@@ -29,7 +32,8 @@ from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.report import REPORT
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
-from seqckpt.errors import TrainingError, UsageError
+from seqckpt.errors import LostContactError, TrainingError, UsageError
+from seqckpt.launch import launched_as
 
 __all__ = ["main"]
 
@@ -39,8 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments or os.environ.get("SEQCKPT_DEBUG", "") not in ("", "0")
     arguments = [text for text in arguments if text != "--debug"]
-    warnings.showwarning = _show_warning
-    logging.basicConfig(level=logging.WARNING, format="warning: %(message)s")
+    rank = launched_as().rank
+    warnings.showwarning = _show_warning if rank == 0 else _show_nothing
+    logging.basicConfig(level=logging.WARNING if rank == 0 else logging.CRITICAL, format="warning: %(message)s")
+    with nullcontext() if rank == 0 else redirect_stdout(None):
+        return _run(arguments, rank, debug=debug)
+
+
+def _run(arguments: Sequence[str], rank: int, *, debug: bool) -> int:
     try:
         command, rest = _choose_command(arguments)
         if command is None or any(text in ("-h", "--help") for text in rest):
@@ -53,24 +63,32 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence(sys.stdout)
         return 141
     except (UsageError, TrainingError, OSError) as error:
-        if debug:
-            traceback.print_exc()
-        else:
-            print(f"error: {_describe(error)}", file=sys.stderr)
+        _report(f"error: {_describe(error)}", error, rank, debug=debug)
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as error:
         if debug:
             traceback.print_exc()
-        print("interrupted", file=sys.stderr)
+        if rank == 0:
+            print("interrupted", file=sys.stderr)
         return getattr(error, "exit_code", 130)
     except Exception as error:  # not foreseen: still no traceback in a user's face, but the way to one
-        if debug:
-            traceback.print_exc()
-        else:
-            print(f"error: {type(error).__name__}: {error}\n(--debug shows where it came from)", file=sys.stderr)
+        message = f"error: {type(error).__name__}: {error}\n(--debug shows where it came from)"
+        _report(message, error, rank, debug=debug)
         return 1
 
 
+def _report(message: str, error: Exception, rank: int, *, debug: bool) -> None:
+    """Print an error; where it is likely that all processes found it, the first has time to, and torchrun ends us."""
+    if rank and not isinstance(error, LostContactError):
+        time.sleep(_TIME_TO_TALK_SECONDS)
+        message = f"rank {rank}: {message}"
+    if debug:
+        traceback.print_exc()
+    else:
+        print(message, file=sys.stderr, flush=True)
+
+
+_TIME_TO_TALK_SECONDS = 10
 _COMMANDS = {
     command.name: command
     for command in (DOCTOR, CACHE, PLAN, PROFILE, TRAIN, EVALUATE, REPORT, COMPARE, PREDICT, EXPORT, BENCH)
@@ -147,3 +165,7 @@ def _show_warning(
     line: str | None = None,
 ) -> None:
     print(f"warning: {message}", file=sys.stderr)
+
+
+def _show_nothing(*unused: object, **options: object) -> None:
+    """In the place of `_show_warning` where another process shows the same warnings."""

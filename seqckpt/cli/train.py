@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,14 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     """Train a model on the training videos, choose the best epoch by the validation videos, and score the test ones."""
     started = time.perf_counter()
     config_name, config = load_config(_name_config(arguments), find_more=build.find_unusable_names)
-    origin = _find_origin(config, config_name)
-    path = origin.folder if origin else training.choose_run_path(config.run, config_name, may_be_begun=_is_auto(config))
-    with training.deterministic(config.train.deterministic):
-        summary, report = _run(config_name, config, path, origin, started=started)
+    device = build.choose_device(config.train.device)
+    with (
+        training.join_ranks(device, **vars(config.distributed)) as ranks,
+        training.deterministic(config.train.deterministic),
+        ranks.named_if_lost(),
+    ):
+        path, origin = ranks.share(_choose_place(config, config_name) if ranks.is_main else (Path(), None))
+        summary, report = _run(config_name, config, path, origin, device=device, ranks=ranks, started=started)
     over = "mean over 1 video" if summary["num_test_videos"] == 1 else f"means over {summary['num_test_videos']} videos"
     print(
         f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} ({over}), "
@@ -38,6 +43,14 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
         f"{f'; look at {report}' if report else ''}"
     )
     return 0
+
+
+def _choose_place(config: Config, config_name: str) -> tuple[Path, _Origin | None]:
+    """Return the folder of the run, and what it goes on from."""
+    origin = _find_origin(config, config_name)
+    if origin is not None:
+        return origin.folder, origin
+    return training.choose_run_path(config.run, config_name, may_be_begun=_is_auto(config)), None
 
 
 @dataclass(frozen=True)
@@ -96,30 +109,40 @@ def _find_origin(config: Config, config_name: str) -> _Origin | None:
 
 
 def _run(
-    config_name: str, config: Config, path: Path, origin: _Origin | None, *, started: float
+    config_name: str,
+    config: Config,
+    path: Path,
+    origin: _Origin | None,
+    *,
+    device: torch.device,
+    ranks: training.Ranks,
+    started: float,
 ) -> tuple[dict[str, Any], Path | None]:
     """Read the data, build or rebuild what is trained, train it to its end, write the results; return the summary
     and the report, if there is one."""
     config.resume = None
     if config.train.tensorboard:
         training.check_tensorboard()
-    device = build.choose_device(config.train.device)
-    phase_names = config.data.phase_names = build.choose_phase_names(config.data)  # so that the run says them
-    ids = build.choose_videos(config.data)
-    model = build.build_model(config)
-    build.check_image_size(model, config.data.image_size)
-    videos = build.read_videos(config.data, ids)
+    # One process makes the sample, fetches weights, decodes videos; the others find them.
+    with ranks.first_of_machine():
+        phase_names = config.data.phase_names = build.choose_phase_names(config.data)  # so that the run says them
+        ids = build.choose_videos(config.data)
+        model = build.build_model(config)
+        build.check_image_size(model, config.data.image_size)
+        videos = build.read_videos(config.data, ids)
     build.set_class_weights(model, config.train.class_weights, videos.train, num_phases=len(phase_names))
     model.to(device)
     optimiser = build.build_optimiser(model, config)
     clips = videos.clips(config.data.clip_length)
     asked = write_config(config)
-    config, budget = _plan(config, model, clips, optimiser, path)
+    config, budget = _plan_for_all(config, model, clips, optimiser, path, ranks)
     if config.train.compile:
         build.compile_encoder(model)
-    print(_describe(config, videos, device, path, fuses=getattr(model.encoder, "fuse", False)), flush=True)
-    with training.open_run_directory(path, may_exist=True):
-        write_text(path / "config.yaml", write_config(config))
+    fuses = getattr(model.encoder, "fuse", False)
+    print(_describe(config, videos, device, path, ranks=ranks, fuses=fuses), flush=True)
+    with training.open_run_directory(path, may_exist=True) if ranks.is_main else nullcontext():
+        if ranks.is_main:
+            write_text(path / "config.yaml", write_config(config))
         trainer = training.Trainer(
             model,
             optimiser,
@@ -128,23 +151,53 @@ def _run(
             phase_names=phase_names,
             extra={"phase_names": phase_names, "config": asked, "config_name": config_name},
             budget=budget,
+            ranks=ranks,
         )
         if origin is not None:
             trainer.load(origin.state, origin.snapshot)
-        training.note_environment(path, device, step=trainer.progress.step)
+        if ranks.is_main:
+            training.note_environment(path, device, step=trainer.progress.step)
         try:
             trainer.fit(clips, videos.val)
         except training.Stopped as stop:
-            if not stop.at_once:
+            if not stop.at_once and ranks.is_main:
                 where = f"{path / 'last.pt'} after step {trainer.progress.step}"
                 print(f"saved {where}; resume={path} goes on from there", file=sys.stderr)
             raise
         summary = _finish(trainer, config_name, config, videos, started=started)
+    if not ranks.is_main:
+        return summary, None
     return summary, try_to_report(path, config, {video.video_id: video.frames for video in videos.test})
 
 
+def _plan_for_all(
+    config: Config,
+    model: VideoModel,
+    clips: Sequence[Clip],
+    optimiser: torch.optim.Optimizer,
+    path: Path,
+    ranks: training.Ranks,
+) -> tuple[Config, training.Budget | None]:
+    """Plan on one process for all of them. A step that runs out of memory is not run again where others wait for it."""
+    if ranks.world_size == 1:
+        return _plan(config, model, clips, optimiser, path)
+    planned = (
+        _plan(config, model, clips, optimiser, path, num_replicas=ranks.num_replicas)[0] if ranks.is_main else None
+    )
+    config = ranks.share(planned) or config
+    if config.memory.enabled:
+        build.build_schedule(config.memory).apply(model)
+    return config, None
+
+
 def _plan(
-    config: Config, model: VideoModel, clips: Sequence[Clip], optimiser: torch.optim.Optimizer, path: Path
+    config: Config,
+    model: VideoModel,
+    clips: Sequence[Clip],
+    optimiser: torch.optim.Optimizer,
+    path: Path,
+    *,
+    num_replicas: int = 1,
 ) -> tuple[Config, training.Budget | None]:
     """Choose and set a schedule where there is a budget; the configuration returned has it filled in.
 
@@ -152,8 +205,9 @@ def _plan(
     """
     if config.memory.budget is None or not build.is_open_to_plan(config.memory):
         return config, None
+    sample = build.take_largest_batch(config, clips, num_replicas=num_replicas)
     with training.Precision(config.train.precision, next(model.parameters()).device).autocast():
-        planning = build.Planning(config, model, build.take_largest_batch(config, clips), optimiser)
+        planning = build.Planning(config, model, sample, optimiser)
     schedule = planning.choose()
     schedule.apply(model)
     print(f"planned for {format_bytes(planning.budget_bytes)}: {schedule}", flush=True)
@@ -174,7 +228,8 @@ def _finish(
     """Score the best epoch on the test videos, write all results, and return the summary."""
     phase_names = trainer.phase_names
     trainer.load_best()
-    predictions = training.predict_videos(trainer.model, videos.test, window=build.choose_window(config.data))
+    window = build.choose_window(config.data)
+    predictions = training.predict_videos(trainer.model, videos.test, window=window, ranks=trainer.ranks)
     scores = training.score(predictions, len(phase_names))
     progress = trainer.progress
     summary: dict[str, Any] = {
@@ -200,20 +255,28 @@ def _finish(
         "config_name": config_name,
         "torch_version": torch.__version__,
         "device": _describe_device(trainer.device),
+        "num_processes": trainer.ranks.world_size,
     }
+    if not trainer.ranks.is_main:
+        return summary
     with training.writing_into(trainer.folder, "the results"):
         training.draw_curves(trainer.folder, progress.records)
         training.write_results(trainer.folder, predictions, phase_names, summary)
     return summary
 
 
-def _describe(config: Config, videos: build.Videos, device: torch.device, path: Path, *, fuses: bool) -> str:
+def _describe(
+    config: Config, videos: build.Videos, device: torch.device, path: Path, *, ranks: training.Ranks, fuses: bool
+) -> str:
     model, memory = config.model, config.memory
     over_time = "each frame by itself" if model.rnn == "none" else f"{model.rnn} {model.hidden_size}"
     saving = build.build_schedule(memory).describe_choices() if memory.enabled else "plain run"
     saving += ", layers fused" if fuses else ""
     counts = f"{len(videos.train)} videos to train, {len(videos.val)} to validate, {len(videos.test)} to test"
-    return f"{model.encoder} + {over_time} on {_describe_device(device)}, {saving}; {counts}; results in {path}"
+    where = f"{_describe_device(device)}, {saving}"
+    if ranks.world_size > 1:
+        where += f", {ranks.world_size} processes ({ranks.num_replicas} x {ranks.num_frame_ranks} that share frames)"
+    return f"{model.encoder} + {over_time} on {where}; {counts}; results in {path}"
 
 
 def _describe_device(device: torch.device) -> str:

@@ -17,6 +17,7 @@ __all__ = [
     "AugmentConfig",
     "Config",
     "DataConfig",
+    "DistributedConfig",
     "LearningRateFactors",
     "MemoryConfig",
     "ModelConfig",
@@ -227,6 +228,18 @@ class TrainConfig:
 
 
 @dataclass
+class DistributedConfig:
+    """For runs that torchrun starts with several processes; train.batch_size counts the clips of all of them."""
+
+    frame_parallel: int = _key(
+        1, "processes that share the frames of the same clips; the others have clips of their own", at_least=1
+    )
+    timeout_seconds: float = _key(
+        600.0, "how long a step waits for the other processes before the run ends", at_least=1, at_most=1e6
+    )
+
+
+@dataclass
 class Config:
     """A whole run. The sections are read by `seqckpt.build`."""
 
@@ -239,6 +252,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
 
 
 def list_keys() -> Iterator[tuple[str, dataclasses.Field[Any]]]:

@@ -6,6 +6,7 @@ Everything here stands on one primitive, `replay.replay_loop`; start reading the
 from seqckpt.core.checkpointed import Checkpointed
 from seqckpt.core.chunked_encoder import ChunkedEncoder, FrameSource, Keep
 from seqckpt.core.criteria import TemporalSmoothing
+from seqckpt.core.frame_parallel import FrameParallel, frame_spans
 from seqckpt.core.replay import is_replaying
 from seqckpt.core.replay_check import check_replay
 from seqckpt.core.schedule import Schedule
@@ -17,6 +18,7 @@ __all__ = [
     "Checkpointed",
     "ChunkedEncoder",
     "Core",
+    "FrameParallel",
     "FrameSource",
     "Keep",
     "Schedule",
@@ -26,5 +28,6 @@ __all__ = [
     "check_replay",
     "checkpoint_sequential",
     "checkpointed_scan",
+    "frame_spans",
     "is_replaying",
 ]

@@ -29,7 +29,7 @@ from seqckpt.core.stages import Stage, find_stages, fused_stages
 from seqckpt.errors import ReplayError
 from seqckpt.transparent import hide_in_state_dict
 
-__all__ = ["ChunkedEncoder", "FrameSource", "Keep"]
+__all__ = ["ChunkedEncoder", "FrameSource", "Keep", "check_lengths", "pad_clips"]
 
 
 @dataclass(frozen=True)
@@ -159,8 +159,8 @@ class ChunkedEncoder(nn.Module):
             features = self._encode(frames.flatten(0, 1))
             return tree_map(lambda rows: rows.unflatten(0, frames.shape[:2]), features)
         if isinstance(frames, Tensor):
-            clips = [clip[:length] for clip, length in zip(frames, _check_lengths(lengths, frames), strict=True)]
-            return tree_map(lambda *rows: _pad(rows, frames.shape[1]), *self(clips))
+            clips = [clip[:length] for clip, length in zip(frames, check_lengths(lengths, frames), strict=True)]
+            return tree_map(lambda *rows: pad_clips(rows, frames.shape[1]), *self(clips))
         clips = list(frames)
         if not clips or not all(len(clip) for clip in clips):
             raise ValueError(
@@ -272,7 +272,7 @@ def _through(stages: Sequence[Stage], x: Any, folded: Mapping[FusedConv, Folded]
     return x
 
 
-def _check_lengths(lengths: Any, frames: Tensor) -> list[int]:
+def check_lengths(lengths: Any, frames: Tensor) -> list[int]:
     values = [int(length) for length in lengths]
     if len(values) != frames.shape[0]:
         raise ValueError(f"{len(values)} lengths for a batch of {frames.shape[0]} clips")
@@ -282,7 +282,7 @@ def _check_lengths(lengths: Any, frames: Tensor) -> list[int]:
     return values
 
 
-def _pad(rows: Sequence[Tensor], num_steps: int) -> Tensor:
+def pad_clips(rows: Sequence[Tensor], num_steps: int) -> Tensor:
     return torch.stack([nn.functional.pad(r, (0, 0) * (r.dim() - 1) + (0, num_steps - len(r))) for r in rows])
 
 

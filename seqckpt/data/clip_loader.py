@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from seqckpt.data.augmentation import Augmentation
 from seqckpt.data.clips import Clip
+from seqckpt.data.frame_source import FrameSource, Stretch, Window
 from seqckpt.data.prefetch import Prefetched, WaitingTime
 from seqckpt.errors import DataError, TrainingError
 
@@ -21,6 +22,7 @@ __all__ = ["clip_loader"]
 def clip_loader(
     batches: Sequence[Sequence[Clip]],
     *,
+    spans: Sequence[Sequence[tuple[int, int]]] | None = None,
     seed: int,
     epoch: int,
     augmentation: Augmentation | None = None,
@@ -33,12 +35,14 @@ def clip_loader(
     Without workers frames are read where they are used, chunk by chunk, and a background thread reads ahead;
     augmentation is done by that thread, on `device`. With `num_workers` processes these load and augment whole clips
     ahead, in memory. Either way the pixels are the same, and torch's global random state is left as it is. `waiting`
-    takes the time in which the thread's frames were not yet there.
+    takes the time in which the thread's frames were not yet there. `spans`, where clips are shared with other
+    processes, says which frames (start, stop) of each clip of each batch are to be read here; others cannot be.
     """
     if num_workers < 0:
         raise DataError(f"num_workers={num_workers}; expected at least 0")
     dataset: Dataset[Any] = _Clips(
         list(chain.from_iterable(batches)),
+        None if spans is None else list(chain.from_iterable(spans)),
         augmentation or Augmentation(),
         seed=seed,
         epoch=epoch,
@@ -90,6 +94,7 @@ class _Clips(Dataset[Clip | DataError]):
     def __init__(
         self,
         clips: Sequence[Clip],
+        spans: Sequence[tuple[int, int]] | None,
         augmentation: Augmentation,
         *,
         seed: int,
@@ -98,33 +103,36 @@ class _Clips(Dataset[Clip | DataError]):
         in_memory: bool,
         waiting: WaitingTime | None,
     ) -> None:
-        self.clips, self.augmentation, self.seed, self.epoch = clips, augmentation, seed, epoch
+        self.clips, self.spans, self.augmentation, self.seed, self.epoch = clips, spans, augmentation, seed, epoch
         self.device, self.in_memory, self.waiting = device, in_memory, waiting
 
     def __len__(self) -> int:
         return len(self.clips)
 
     def __getitem__(self, index: int) -> Clip | DataError:
-        if not self.in_memory:
-            return self._prepare(index)
-        try:
-            return self._prepare(index).load()
-        except DataError as error:
-            return error
-
-    def _prepare(self, index: int) -> Clip:
         clip = self.clips[index]
+        start, stop = (0, len(clip)) if self.spans is None else self.spans[index]
+        is_whole = stop - start == len(clip)
+        try:
+            frames = self._prepare(clip, clip.frames if is_whole else Stretch(clip.frames, start, stop))
+        except DataError as error:
+            if not self.in_memory:
+                raise
+            return error
+        return clip.read_from(frames if is_whole else Window(frames, start, len(clip)))
+
+    def _prepare(self, clip: Clip, frames: FrameSource) -> FrameSource:
+        """Augment all or some of a clip's frames, and read them ahead or now."""
         source = self.augmentation.apply_to(
-            clip.frames,
+            frames,
             seed=self.seed,
             epoch=self.epoch,
             video_id=clip.video.video_id,
             start=clip.start,
             device=self.device,
         )
-        clip = clip.read_from(source)
         if self.in_memory:
-            return clip
+            return source[0 : len(source)]
         if isinstance(clip.video.frames, Tensor) and not self.augmentation.changes_anything:
-            return clip
-        return clip.read_from(Prefetched(source, waiting=self.waiting))
+            return source
+        return Prefetched(source, waiting=self.waiting)

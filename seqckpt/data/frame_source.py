@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-__all__ = ["FrameSource", "Stretch", "span_of"]
+__all__ = ["FrameSource", "Stretch", "Window", "span_of"]
 
 
 @runtime_checkable
@@ -36,6 +36,28 @@ class Stretch:
     def __getitem__(self, index: slice) -> Tensor:
         start, stop = span_of(index, len(self))
         return self.source[self.start + start : self.start + stop]
+
+
+@dataclass(frozen=True)
+class Window:
+    """A FrameSource of `length` frames of which only a window is here: those of `source`, from frame `start` on.
+
+    For a process that shares a clip with others. Reading outside the window is an IndexError: a mistake in sharing.
+    """
+
+    source: FrameSource
+    start: int
+    length: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: slice) -> Tensor:
+        start, stop = span_of(index, len(self))
+        end = self.start + len(self.source)
+        if start < self.start or stop > end:
+            raise IndexError(f"frames {start} to {stop} are read where only {self.start} to {end} are here")
+        return self.source[start - self.start : stop - self.start]
 
 
 def span_of(index: slice, length: int) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from seqckpt.training.optimiser import build_optimiser, learning_rate_factor
 from seqckpt.training.precision import Precision
 from seqckpt.training.prediction_files import prediction_rows, read_prediction, write_prediction
 from seqckpt.training.randomness import deterministic, seed_generators
+from seqckpt.training.ranks import Ranks, join_ranks
 from seqckpt.training.results import draw_curves, write_results
 from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory, writing_into
 from seqckpt.training.run_log import check_tensorboard
@@ -23,6 +24,7 @@ __all__ = [
     "RUN_KEYS",
     "Budget",
     "Precision",
+    "Ranks",
     "Stopped",
     "TrainSettings",
     "Trainer",
@@ -36,6 +38,7 @@ __all__ = [
     "find_run",
     "forget_lost_best",
     "inverse_frequency",
+    "join_ranks",
     "learning_rate_factor",
     "load_last",
     "load_snapshot",

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from seqckpt.data import Clip
 from seqckpt.errors import UsageError
 from seqckpt.models import VideoModel
+from seqckpt.training.ranks import Ranks
 
-__all__ = ["CarriedState", "batch_dim_of"]
+__all__ = ["CarriedState", "batch_dim_of", "gather_lanes"]
 
 
 class CarriedState:
@@ -58,6 +59,16 @@ class CarriedState:
 
     def load_state_dict(self, state: Mapping[int, Any], *, device: torch.device) -> None:
         self.lanes = {lane: _map(lambda part: part.to(device), own) for lane, own in state.items()}
+
+
+def gather_lanes(lanes: Mapping[int, Any], ranks: Ranks) -> dict[int, Any]:
+    """Collect the states of all lanes from the replicas that read them, lane `l` from `l % num_replicas`."""
+    own = {lane: state for lane, state in lanes.items() if lane % ranks.num_replicas == ranks.replica}
+    if ranks.world_size == 1:
+        return own
+    parts = ranks.gather({lane: _map(Tensor.cpu, state) for lane, state in own.items()})
+    merged = {lane: state for part in parts for lane, state in part.items()}
+    return {lane: merged[lane] for lane in sorted(merged)}
 
 
 def _lane(clip: Clip) -> int:

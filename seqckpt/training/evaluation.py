@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,9 @@ from seqckpt.errors import TrainingError
 from seqckpt.metrics import Accumulator, VideoScores
 from seqckpt.models import VideoModel
 from seqckpt.training.budget import out_of_memory_explained
+from seqckpt.training.interrupt import Stopped
+from seqckpt.training.ranks import Ranks
+from seqckpt.training.sharing import deal
 
 __all__ = ["IGNORE_INDEX", "VideoPrediction", "predict_videos", "predict_windows", "score"]
 
@@ -31,22 +36,42 @@ class VideoPrediction:
 
 
 def predict_videos(
-    model: VideoModel, videos: Sequence[Video], *, window: int, before_each: Callable[[], object] = lambda: None
+    model: VideoModel,
+    videos: Sequence[Video],
+    *,
+    window: int,
+    before_each: Callable[[], object] = lambda: None,
+    ranks: Ranks | None = None,
 ) -> list[VideoPrediction]:
     """Predict every frame of the videos, one video after the other, in eval mode; the model's mode is put back.
 
     A video goes through in windows of that many frames, the recurrent state handed on from one to the next: the same
     as the whole video at once. Only two windows' frames are in memory: this one's, and the next one's being read.
-    `before_each` is called before each window, and may raise.
+    `before_each` is called before each window, and may raise; Stopped on one rank is raised on all.
 
+    Of several ranks each predicts some of the videos, every video on one of them; all return all predictions.
     Raises TrainingError, with the video named, where a probability is not finite or memory runs out.
     """
+    ranks = ranks or Ranks()
+    hands = deal([len(video) for video in videos], ranks.world_size)
     was_training = model.training
+    own: list[VideoPrediction] | None = None
+    stopped: Stopped | None = None
     model.eval()
     try:
-        return [_predict(model, video, window, before_each) for video in videos]
+        own = [_predict(model, videos[place], window, before_each) for place in hands[ranks.rank]]
+    except Stopped as stop:
+        stopped = stop
+        if stop.at_once:
+            raise
     finally:
         model.train(was_training)
+    parts = ranks.gather(own)
+    if any(part is None for part in parts):
+        raise stopped or Stopped(signal.SIGTERM)
+    places = chain.from_iterable(hands)
+    known = dict(zip(places, chain.from_iterable(part or () for part in parts), strict=True))
+    return [known[place] for place in range(len(videos))]
 
 
 @torch.no_grad()

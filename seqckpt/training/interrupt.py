@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from seqckpt.launch import launched_as
+
 __all__ = ["StopRequest", "Stopped", "catch_signals"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -60,6 +62,8 @@ def catch_signals() -> Iterator[StopRequest]:
         if request:
             raise Stopped(number, at_once=True)
         request.number = number
+        if launched_as().rank > 0:
+            return
         with suppress(OSError, RuntimeError, ValueError):  # stderr may be gone, or be in the middle of a line
             print("\nstopping: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
 

@@ -21,7 +21,7 @@ from seqckpt.errors import UsageError
 from seqckpt.training.run_directory import writing_into
 from seqckpt.training.tables import write_table
 
-__all__ = ["RunLog", "check_tensorboard"]
+__all__ = ["NoLog", "RunLog", "check_tensorboard"]
 
 _STEPS, _EPOCHS = "steps.csv", "metrics.csv"
 
@@ -127,6 +127,24 @@ class _TextFile(logging.FileHandler):
         """Close the file, and leave what could not be written."""
         with suppress(OSError):
             super().close()
+
+
+class NoLog(RunLog):
+    """In the place of a run's log where another process writes it."""
+
+    @contextmanager
+    def open(self, step: int, records: Sequence[Mapping[str, Any]]) -> Iterator[None]:
+        """Open nothing."""
+        yield
+
+    def say(self, line: str) -> None:
+        """Say nothing."""
+
+    def step(self, row: Mapping[str, Any]) -> None:
+        """Write nothing."""
+
+    def epoch(self, records: Sequence[Mapping[str, Any]], pictures: Mapping[str, Path]) -> None:
+        """Write nothing."""
 
 
 def check_tensorboard() -> None:

@@ -4,7 +4,8 @@
     unscale, clip, check that all is finite, update
 
 The shares make the sum over batches the mean over all labelled frames of the step, weighted as the criterion weighs
-them: the same gradient as all clips in one batch.
+them: the same gradient as all clips in one batch. Of several ranks each does this with its own clips of each batch;
+parallel_model.py says what becomes of the sum.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -24,7 +25,10 @@ from seqckpt.errors import TrainingError
 from seqckpt.models import VideoModel
 from seqckpt.training.budget import Budget, out_of_memory_explained, run_within
 from seqckpt.training.carried_state import CarriedState
+from seqckpt.training.parallel_model import own_random_numbers, parallelise, without_reduction
 from seqckpt.training.precision import Precision
+from seqckpt.training.ranks import Ranks
+from seqckpt.training.sharing import Share
 
 __all__ = ["Outcome", "Stepper", "name_clips"]
 
@@ -52,6 +56,7 @@ class Stepper:
         carried: hands the recurrent state on along lanes.
         budget: watches the first step's memory; `say` takes what it says.
         skip_not_finite: leave a step out whose loss or gradient is not finite, rather than raise.
+        ranks: the processes that do the steps together, each with its share; a budget is for one alone.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Stepper:
         budget: Budget | None = None,
         skip_not_finite: bool = False,
         say: Callable[[str], object] = print,
+        ranks: Ranks | None = None,
     ) -> None:
         self.model = model
         self.optimiser = optimiser
@@ -75,28 +81,33 @@ class Stepper:
         self.skip_not_finite = skip_not_finite
         self.say = say
         self._num_left_out = 0
+        self.ranks = ranks or Ranks()
+        self._step_model = parallelise(model, self.ranks)
         self._predicted: list[Tensor] = []
         model.head.collect = self._collect  # type: ignore[assignment]
 
-    def run(self, planned: Sequence[Sequence[Clip]], loaded: Iterable[Sequence[Clip]], where: str) -> Outcome:
-        """Do one step over the batches `planned`, which `loaded` yields with their frames; `where` says which it is.
+    def run(self, shares: Sequence[Share], loaded: Iterable[Sequence[Clip]], where: str) -> Outcome:
+        """Do one step over shares of batches, whose clips `loaded` yields with their frames; `where` says which it is.
+
+        What is returned is that of all ranks together.
 
         Raises TrainingError, with the clips named and no weight changed, where loss or gradient is not finite, where
         memory runs out, or where too many steps in a row were left out.
         """
-        clips = [clip for batch in planned for clip in batch]
+        clips = [clip for share in shares for clip in share.batch]
         buffers = [buffer.clone() for buffer in self.model.buffers()] if self.skip_not_finite else []
         self.model.train()
         with nullcontext() if self.budget is None else self.budget.watching(self.precision.device, self.say):
-            outcome = self._run_within_memory(loaded, self.weigh(clips), f"{where}, on {name_clips(clips)}")
-            self._update(outcome, f"{where}, on {name_clips(outcome.not_finite or clips)}")
+            outcome = self._run_within_memory(shares, loaded, f"{where}, on {name_clips(clips)}")
+            self._add_up(outcome)
+            self._update(outcome, f"{where}, on {self._name_culprits(outcome) or name_clips(clips)}")
         self.optimiser.zero_grad(set_to_none=True)
         self._num_left_out = self._num_left_out + 1 if outcome.skipped else 0
         if outcome.skipped:
             self._undo(outcome, buffers)
         return outcome
 
-    def _run_within_memory(self, loaded: Iterable[Sequence[Clip]], total: float, where: str) -> Outcome:
+    def _run_within_memory(self, shares: Sequence[Share], loaded: Iterable[Sequence[Clip]], where: str) -> Outcome:
         lanes = {} if self.carried is None else dict(self.carried.lanes)
         if self.budget is not None and self.budget.is_open:
             loaded = list(loaded)  # it may have to be run again
@@ -109,25 +120,36 @@ class Stepper:
         with out_of_memory_explained(lambda: where):
             return run_within(
                 self.budget,
-                lambda: self._accumulate(loaded, total),
+                lambda: self._accumulate(shares, loaded),
                 start_again=start_again,
                 device=self.precision.device,
                 say=self.say,
             )
 
-    def _accumulate(self, batches: Iterable[Sequence[Clip]], total: float) -> Outcome:
+    def _accumulate(self, shares: Sequence[Share], loaded: Iterable[Sequence[Clip]]) -> Outcome:
         """Add up the gradients of all batches, each with its share of the total weight."""
         outcome = Outcome()
-        for clips in batches:
-            share = self.weigh(clips) / total if total else 1.0
-            loss = self._forward(clips)
-            value = loss.item()
-            if not math.isfinite(value):
-                outcome.not_finite += clips
-            outcome.loss += value * share
-            self._count(clips, outcome)
-            self.precision.backward(loss * share)
+        total = self.weigh([clip for share in shares for clip in share.batch])
+        for k, (share, clips) in enumerate(zip(shares, loaded, strict=True)):
+            weight = (self.weigh(clips) / total if total else 1.0) if share.counts else 0.0
+            with nullcontext() if k == len(shares) - 1 else without_reduction(self._step_model):
+                loss = self._forward(clips) if share.counts else self._run_model(clips, None)[0]
+                if share.counts:
+                    self._count(clips, loss.item(), weight, outcome)
+                self.precision.backward(loss * (weight * self.ranks.num_replicas))
         return outcome
+
+    def _add_up(self, outcome: Outcome) -> None:
+        """Make this rank's part of a step's numbers those of the whole step."""
+        sums = self.ranks.add_up([outcome.loss, outcome.num_labelled, outcome.num_right, outcome.num_frames])
+        outcome.loss = sums[0]
+        outcome.num_labelled, outcome.num_right, outcome.num_frames = map(round, sums[1:])
+
+    def _name_culprits(self, outcome: Outcome) -> str:
+        """Name the clips, of any rank, whose loss is not finite; nothing where the whole step's is."""
+        if math.isfinite(outcome.loss):
+            return ""
+        return ", ".join(dict.fromkeys(name for name in self.ranks.gather(name_clips(outcome.not_finite)) if name))
 
     def _update(self, outcome: Outcome, where: str) -> None:
         """Clip the gradients and update the weights; note the norm in `outcome`, and why if nothing was updated."""
@@ -171,18 +193,24 @@ class Stepper:
         return float(len(labels) if weight is None else weight.detach().cpu().double()[labels].sum())
 
     def _forward(self, clips: Sequence[Clip]) -> Tensor:
-        self._predicted.clear()
-        state = None if self.carried is None else self.carried.gather(clips)
-        with self.precision.autocast():
-            loss, state = self.model([clip.frames for clip in clips], [clip.targets for clip in clips], state)
+        loss, state = self._run_model(clips, None if self.carried is None else self.carried.gather(clips))
         if self.carried is not None:
             self.carried.keep(clips, state)
         return loss
 
+    def _run_model(self, clips: Sequence[Clip], state: Any) -> tuple[Tensor, Any]:
+        self._predicted.clear()
+        frames, targets = [clip.frames for clip in clips], [clip.targets for clip in clips]
+        with self.precision.autocast(), own_random_numbers(self.ranks, self.precision.device):
+            return self._step_model(frames, targets, state)
+
     def _collect(self, logits: Tensor) -> None:
         self._predicted.append(logits.argmax(dim=-1).cpu())
 
-    def _count(self, clips: Sequence[Clip], outcome: Outcome) -> None:
+    def _count(self, clips: Sequence[Clip], loss: float, weight: float, outcome: Outcome) -> None:
+        if not math.isfinite(loss):
+            outcome.not_finite += clips
+        outcome.loss += loss * weight
         predicted = torch.cat(self._predicted, dim=1)
         for row, clip in zip(predicted, clips, strict=True):
             outcome.num_frames += len(clip)

@@ -9,10 +9,15 @@ holds a graph: losses are Python floats as soon as a step is over.
 Note 1. Where a run stands is three things: `progress` (counts), the states that `_state` collects, and the order of
 clips, which is a function of seed and epoch alone. A snapshot between any two steps holds the first two; going on
 skips the batches of the epoch that are done already.
+
+Note 2. Of several ranks every one runs this loop over the same steps, on its share of each. All three are the same on
+all of them, but for the carried states, which are where their lanes are read; so a snapshot does not depend on how many
+there are. Rank 0 alone writes. Whether to stop or to save is agreed upon, since all must do it after the same step.
 """
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
@@ -29,17 +34,20 @@ from seqckpt.models import VideoModel
 from seqckpt.progress import progress_bar
 from seqckpt.training.averaging import WeightAverage
 from seqckpt.training.budget import Budget, out_of_memory_explained
-from seqckpt.training.carried_state import CarriedState, batch_dim_of
+from seqckpt.training.carried_state import CarriedState, batch_dim_of, gather_lanes
 from seqckpt.training.evaluation import predict_videos, score
 from seqckpt.training.interrupt import Stopped, StopRequest, catch_signals
 from seqckpt.training.optimiser import learning_rate, learning_rate_factor, load_optimiser_state, set_learning_rate
+from seqckpt.training.parallel_model import share_buffers, share_random_states
 from seqckpt.training.precision import Precision
 from seqckpt.training.randomness import read_random_states, write_random_states
+from seqckpt.training.ranks import Ranks
 from seqckpt.training.records import Progress, Totals, describe_epoch, describe_row, describe_step
 from seqckpt.training.results import draw_validation
 from seqckpt.training.run_directory import writing_into
-from seqckpt.training.run_log import RunLog
+from seqckpt.training.run_log import NoLog, RunLog
 from seqckpt.training.settings import TrainSettings
+from seqckpt.training.sharing import Share, take_share
 from seqckpt.training.snapshot import BEST, load_snapshot, load_weights, save_last, save_snapshot
 from seqckpt.training.step import Stepper
 
@@ -50,7 +58,8 @@ class Trainer:
     """Train `model` on clips and write into `folder`: last.pt, previous.pt, best.pt, logs (RunLog), pictures.
 
     `extra` is saved in every snapshot (names of the phases, the config's text). `print_line` takes the line that is
-    written after each epoch. `budget` watches the first step, see Budget.
+    written after each epoch. `budget` watches the first step, see Budget; it is for one process alone. `ranks` are the
+    processes that train together, see Note 2.
     """
 
     def __init__(
@@ -64,7 +73,9 @@ class Trainer:
         extra: Mapping[str, Any],
         print_line: Callable[[str], object] = tqdm.write,
         budget: Budget | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
+        self.ranks = ranks or Ranks()
         self.model = model
         self.optimiser = optimiser
         self.settings = settings
@@ -76,7 +87,8 @@ class Trainer:
         self.carried = CarriedState(batch_dim=batch_dim_of(model)) if settings.carry else None
         # Before the stepper, which hangs itself on the model that the average copies.
         self.average = None if settings.averaging is None else WeightAverage(model, settings.averaging)
-        self.log = RunLog(folder, print_line=print_line, tensorboard=settings.tensorboard)
+        log = RunLog if self.ranks.is_main else NoLog
+        self.log = log(folder, print_line=print_line, tensorboard=settings.tensorboard)
         self.stepper = Stepper(
             model,
             optimiser,
@@ -86,6 +98,7 @@ class Trainer:
             budget=budget,
             skip_not_finite=settings.skip_not_finite,
             say=self.log.say,
+            ranks=self.ranks,
         )
         self.progress = Progress()
         self.meter = PeakMeter(self.device)
@@ -103,6 +116,7 @@ class Trainer:
         After a first SIGINT or SIGTERM the step in progress is finished and last.pt saved; then Stopped is raised, a
         KeyboardInterrupt. Raises TrainingError, with the clip named, where a loss or a gradient is not finite.
         """
+        share_random_states(self.ranks, self.device)
         with catch_signals() as request, self.log.open(self.progress.step, self.progress.records):
             try:
                 with out_of_memory_explained(lambda: f"after step {self.progress.step}"):
@@ -115,9 +129,14 @@ class Trainer:
                 raise
 
     def save(self) -> None:
-        """Save all that the run consists of as last.pt; where that fails, TrainingError, and the old one stays."""
-        with writing_into(self.folder, f"the snapshot of step {self.progress.step}"):
-            save_last(self.folder, self._state())
+        """Save all that the run consists of as last.pt; where that fails, TrainingError, and the old one stays.
+
+        To be called on all ranks; one of them writes.
+        """
+        state = self._state()
+        if self.ranks.is_main:
+            with writing_into(self.folder, f"the snapshot of step {self.progress.step}"):
+                save_last(self.folder, state)
         self._saved_at = time.monotonic()
 
     def load(self, state: Mapping[str, Any], path: Path) -> None:
@@ -135,7 +154,8 @@ class Trainer:
     def load_best(self) -> None:
         """Give the model the weights of the best epoch; those of the last where no epoch could be validated."""
         if self.progress.best_epoch is not None:
-            self.model.load_state_dict(load_snapshot(self.folder / BEST, device=self.device)["model"])
+            weights = load_snapshot(self.folder / BEST)["model"] if self.ranks.is_main else {}
+            self.model.load_state_dict(self.ranks.share(weights))
         else:
             self.model.load_state_dict(self.best_model.state_dict())
 
@@ -148,7 +168,7 @@ class Trainer:
             "num_averaged": 0 if self.average is None else self.average.num_updates,
             "optimiser": self.optimiser.state_dict(),
             "scaler": self.precision.state_dict(),
-            "carried": {} if self.carried is None else self.carried.state_dict(),
+            "carried": {} if self.carried is None else gather_lanes(self.carried.state_dict(), self.ranks),
             "progress": asdict(self.progress),
             "random_states": read_random_states(),
             **self.extra,
@@ -159,9 +179,12 @@ class Trainer:
         settings, progress = self.settings, self.progress
         chosen = {"seed": settings.seed, "epoch": progress.epoch}
         batches = order_clips(clips, order=settings.order, batch_size=settings.batch_size, **chosen)
-        steps = [batches[k : k + settings.accumulate] for k in range(0, len(batches), settings.accumulate)]
+        shares = [take_share(batch, self.ranks) for batch in batches]
+        steps = [shares[k : k + settings.accumulate] for k in range(0, len(shares), settings.accumulate)]
+        to_do = shares[progress.step_in_epoch * settings.accumulate :]
         loader = clip_loader(
-            batches[progress.step_in_epoch * settings.accumulate :],
+            [share.clips for share in to_do],
+            spans=[share.spans for share in to_do],
             **chosen,
             augmentation=settings.augmentation,
             device=self.device,
@@ -179,28 +202,29 @@ class Trainer:
         )
         with bar:
             for step in steps[progress.step_in_epoch :]:
-                request.check()
                 row = self._step(step, islice(loaded, len(step)), len(steps) * settings.num_epochs)
                 self.log.step(row)
                 bar.set_postfix_str(describe_step(row), refresh=False)
                 bar.update()
-                self._save_now_and_then()
-        request.check()
+                self._stop_or_save(request)
 
-    def _save_now_and_then(self) -> None:
+    def _stop_or_save(self, request: StopRequest) -> None:
+        """After a step: raise Stopped where a signal asked any rank to stop, and save now and then."""
         minutes = self.settings.save_minutes
-        if minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes:
+        is_due = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        stop, save = self.ranks.any_of([bool(request), is_due])
+        if stop:
+            raise Stopped(request.number or signal.SIGTERM)
+        if save:
             self.save()
 
-    def _step(
-        self, planned: Sequence[Sequence[Clip]], loaded: Iterator[Sequence[Clip]], num_steps: int
-    ) -> dict[str, Any]:
+    def _step(self, shares: Sequence[Share], loaded: Iterator[Sequence[Clip]], num_steps: int) -> dict[str, Any]:
         """Do one optimiser step over batches of whole clips, and return its row for steps.csv."""
         progress, settings, started = self.progress, self.settings, time.perf_counter()
         self.meter.start()
         factor = learning_rate_factor(progress.step, num_steps, warmup=settings.warmup, shape=settings.schedule)
         set_learning_rate(self.optimiser, settings.lr * factor)
-        outcome = self.stepper.run(planned, loaded, f"in step {progress.step + 1} (epoch {progress.epoch + 1})")
+        outcome = self.stepper.run(shares, loaded, f"in step {progress.step + 1} (epoch {progress.epoch + 1})")
         if self.average is not None and not outcome.skipped:
             self.average.update(self.model)
         progress.step += 1
@@ -213,15 +237,19 @@ class Trainer:
 
     def _finish_epoch(self, val_videos: Sequence[Video], request: StopRequest) -> None:
         """Validate, save and report."""
+        model, ranks = self.best_model, self.ranks
+        share_buffers(model, ranks)
         predictions = predict_videos(
-            self.best_model, val_videos, window=self.settings.validation_window, before_each=request.check
+            model, val_videos, window=self.settings.validation_window, before_each=request.check, ranks=ranks
         )
         accuracy = score(predictions, len(self.phase_names)).accuracy_mean
         record, is_best = self.progress.finish_epoch(accuracy, lr=learning_rate(self.optimiser))
-        if is_best:
+        state = self._state()
+        if is_best and ranks.is_main:
             with writing_into(self.folder, f"the snapshot of epoch {self.progress.epoch}"):
-                save_snapshot(self.folder / BEST, self._state())
+                save_snapshot(self.folder / BEST, state)
         self.save()
-        pictures = draw_validation(self.folder, predictions, self.phase_names) if self.settings.tensorboard else {}
+        draws = self.settings.tensorboard and ranks.is_main
+        pictures = draw_validation(self.folder, predictions, self.phase_names) if draws else {}
         self.log.epoch(self.progress.records, pictures)
         self.log.say(describe_epoch(record, self.settings.num_epochs, is_best=is_best))

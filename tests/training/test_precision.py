@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_trainer import VIDEOS, make_model, make_trainer
+from test_trainer import VIDEOS, make_model, make_trainer, whole
 
 from seqckpt.data import cut_clips
 from seqckpt.models import VideoModel
@@ -23,7 +23,7 @@ def gradients(name: str, model: VideoModel) -> dict[str, torch.Tensor]:
         lambda *unused: found.update({key: p.grad.clone() for key, p in model.named_parameters()})
     )
     batch = [cut_clips(VIDEOS, None)]
-    Stepper(model, optimiser, Precision(name, CPU)).run(batch, iter(batch), "in step 1")
+    Stepper(model, optimiser, Precision(name, CPU)).run(whole(batch), iter(batch), "in step 1")
     return found
 
 
@@ -70,16 +70,16 @@ def test_the_scale_outlasts_a_stop(tmp_path: Path) -> None:
     trainer.precision.scaler.set_growth_interval(2)
     batch = [cut_clips(VIDEOS[:1], None)]
     for _ in range(3):
-        trainer.stepper.run(batch, iter(batch), "in a step")
+        trainer.stepper.run(whole(batch), iter(batch), "in a step")
     assert trainer.precision.scaler.get_scale() == 2.0**17
     trainer.save()
     again = make_trainer(tmp_path, precision="fp16")
     again.load(load_last(tmp_path), tmp_path / "last.pt")
-    again.stepper.run(batch, iter(batch), "in a step")  # the scaler takes its state up with its first loss
+    again.stepper.run(whole(batch), iter(batch), "in a step")  # the scaler takes its state up with its first loss
     assert again.precision.scaler.get_scale() == 2.0**18  # at 2**17, one step short of the next doubling
 
     plain = make_trainer(tmp_path)
     plain.save()
     again = make_trainer(tmp_path, precision="fp16")
     again.load(load_last(tmp_path), tmp_path / "last.pt")
-    assert not again.stepper.run(batch, iter(batch), "in a step").skipped
+    assert not again.stepper.run(whole(batch), iter(batch), "in a step").skipped

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_trainer import VALIDATION, VIDEOS, make_model, make_trainer, make_video, rows
+from test_trainer import VALIDATION, VIDEOS, make_model, make_trainer, make_video, rows, whole
 from torch import nn
 
 from seqckpt.data import Clip, cut_clips
@@ -53,7 +53,7 @@ def gradients_of(batches: Sequence[Sequence[Clip]], weight: torch.Tensor | None 
     model = double_model(weight)
     recorder = Recorder(model)
     stepper = Stepper(model, recorder.optimiser, Precision("float32", torch.device("cpu")), **options)
-    outcome = stepper.run(batches, iter(batches), "in step 1")
+    outcome = stepper.run(whole(batches), iter(batches), "in step 1")
     (gradients,) = recorder.gradients
     return gradients, outcome
 
@@ -103,10 +103,10 @@ def test_a_step_unscales_clips_and_steps_once(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(precision.scaler, name, count)
     stepper = Stepper(model, optimiser, precision, clip_norm=1.0)
     batches = [[clip] for clip in CLIPS[:8]]
-    outcome = stepper.run(batches, iter(batches), "in step 1")
+    outcome = stepper.run(whole(batches), iter(batches), "in step 1")
     assert calls == ["unscale_", "step", "update"]
     plain = Stepper(make_model(), optimiser, Precision("float32", torch.device("cpu")), clip_norm=1.0)
-    expected = plain.run(batches, iter(batches), "in step 1")
+    expected = plain.run(whole(batches), iter(batches), "in step 1")
     assert outcome.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-2)  # fp16 has 11 bits
     assert outcome.loss == pytest.approx(expected.loss, rel=1e-2)
 
@@ -117,7 +117,7 @@ def test_gradients_that_overflow_halve_the_scale_and_are_left_out(tmp_path: Path
     before = copy.deepcopy(trainer.model.state_dict())
     batch = [CLIPS[:1]]
     scale = trainer.precision.scaler.get_scale()
-    outcome = trainer.stepper.run(batch, iter(batch), "in step 1")
+    outcome = trainer.stepper.run(whole(batch), iter(batch), "in step 1")
     assert "overflowed fp16" in outcome.skipped
     assert trainer.precision.scaler.get_scale() == scale / 2
     assert all(torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
@@ -128,7 +128,7 @@ def test_gradients_that_overflow_halve_the_scale_and_are_left_out(tmp_path: Path
 
 def _run_twice(stepper: Stepper, batch: Sequence[Sequence[Clip]]) -> None:
     for _ in range(2):
-        stepper.run(batch, iter(batch), "in a step")
+        stepper.run(whole(batch), iter(batch), "in a step")
 
 
 def test_a_step_whose_loss_is_not_finite_can_be_left_out(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_step_whose_gradient_is_not_finite_can_be_left_out(tmp_path: Path) -> 
     trainer.model.get_submodule("head.decoder").bias.register_hook(lambda gradient: gradient * math.inf)
     before = copy.deepcopy(trainer.model.state_dict())
     batch = [CLIPS[:1]]
-    assert "the gradient became" in trainer.stepper.run(batch, iter(batch), "in step 1").skipped
+    assert "the gradient became" in trainer.stepper.run(whole(batch), iter(batch), "in step 1").skipped
     assert all(torch.equal(value, before[key]) for key, value in trainer.model.state_dict().items())
     assert all(parameter.grad is None for parameter in trainer.model.parameters())
 
@@ -170,15 +170,15 @@ def test_statistics_of_a_step_that_is_left_out_are_taken_back(tmp_path: Path) ->
     model.encoder.encoder.append(nn.BatchNorm1d(8))
     trainer = make_trainer(tmp_path, model, skip_not_finite=True)
     batch = [CLIPS[:1]]
-    trainer.stepper.run(batch, iter(batch), "in step 1")
+    trainer.stepper.run(whole(batch), iter(batch), "in step 1")
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     forward = trainer.stepper._forward
     trainer.stepper._forward = lambda clips: forward(clips) * math.nan  # type: ignore[method-assign]
-    assert trainer.stepper.run(batch, iter(batch), "in step 2").skipped
+    assert trainer.stepper.run(whole(batch), iter(batch), "in step 2").skipped
     assert before
     assert all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
     trainer.stepper._forward = forward  # type: ignore[method-assign]
-    trainer.stepper.run(batch, iter(batch), "in step 3")
+    trainer.stepper.run(whole(batch), iter(batch), "in step 3")
     assert not all(torch.equal(buffer, before[name]) for name, buffer in model.named_buffers())
 
 
@@ -186,7 +186,7 @@ def test_nothing_that_is_reported_holds_a_graph(tmp_path: Path) -> None:
     """Case 64."""
     trainer = make_trainer(tmp_path)
     batch = [CLIPS[:1]]
-    outcome = trainer.stepper.run(batch, iter(batch), "in step 1")
+    outcome = trainer.stepper.run(whole(batch), iter(batch), "in step 1")
     assert type(outcome.loss) is float
     assert type(outcome.gradient_norm) is float
     assert not any(predicted.requires_grad for predicted in trainer.stepper._predicted)

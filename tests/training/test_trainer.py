@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gc
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Clip, Video, cut_clips
 from seqckpt.errors import TrainingError
 from seqckpt.models import FrameTransform, PerFrame, PlainLoss, SmallEncoder, VideoModel
-from seqckpt.training import Trainer, TrainSettings, build_optimiser, load_snapshot, predict_videos
+from seqckpt.training import Ranks, Trainer, TrainSettings, build_optimiser, load_snapshot, predict_videos
+from seqckpt.training.sharing import Share, take_share
 
 NUM_PHASES = 3
 
@@ -68,6 +70,11 @@ def make_trainer(folder: Path, model: VideoModel | None = None, **changes: objec
         extra=extra,
         print_line=lambda line: None,
     )
+
+
+def whole(batches: Sequence[Sequence[Clip]]) -> list[Share]:
+    """What a process alone does of batches: all."""
+    return [take_share(batch, Ranks()) for batch in batches]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
