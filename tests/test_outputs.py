@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from seqckpt.atomic import write_text
-from seqckpt.cli import main
+from seqckpt.atomic import new_file, write_text
+from seqckpt.cli import dispatch, main
+from seqckpt.cli.command import Command
 from seqckpt.cli.outputs import check_folder
 from seqckpt.errors import UsageError
 
@@ -91,3 +94,20 @@ def test_help_lists_no_key_that_a_command_does_not_read(capsys: pytest.CaptureFi
         shown = capsys.readouterr().out
         assert ("  run=null" in shown) == ("  resume=null" in shown) == (not has_own)
         assert "  data.root=" in shown
+
+
+def test_sigterm_ends_a_command_and_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(arguments: Sequence[str], flags: frozenset[str]) -> int:
+        with new_file(tmp_path / "table.csv") as file:
+            file.write(b"half of it")
+            signal.raise_signal(signal.SIGTERM)
+        raise AssertionError("went on")
+
+    monkeypatch.setitem(dispatch._COMMANDS, "doctor", Command("doctor", run, ""))
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["doctor"]) == 143
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert "Traceback" not in capsys.readouterr().err

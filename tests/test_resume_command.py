@@ -69,6 +69,9 @@ def test_the_same_command_goes_on_after_a_signal(
     assert main(command(sample, "run=stopped", "resume=auto", *more)) == 0
     assert "goes on with runs/stopped after step 6" in capsys.readouterr().out
     assert_same_weights(Path("runs/whole"), Path("runs/stopped"))
+    lines = Path("runs/stopped/log.txt").read_text(encoding="utf-8")
+    for words in ("small + lstm", "epoch 1/3", "stopped by a signal; saved", "goes on with", "test accuracy"):
+        assert words in lines, words
     scores = [json.loads(Path(f"runs/{name}/summary.json").read_text()) for name in ("whole", "stopped")]
     for key in ("test_accuracy", "test_jaccard", "val_accuracy", "best_epoch", "num_steps"):
         assert scores[0][key] == scores[1][key], key

@@ -11,12 +11,15 @@ import contextlib
 import difflib
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, redirect_stdout
+from types import FrameType
 from typing import TextIO
 
 from seqckpt.cli.bench import BENCH
@@ -34,6 +37,7 @@ from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
 from seqckpt.errors import LostContactError, TrainingError, UsageError
 from seqckpt.launch import launched_as
+from seqckpt.training import Stopped
 
 __all__ = ["main"]
 
@@ -46,8 +50,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = launched_as().rank
     warnings.showwarning = _show_warning if rank == 0 else _show_nothing
     logging.basicConfig(level=logging.WARNING if rank == 0 else logging.CRITICAL, format="warning: %(message)s")
-    with nullcontext() if rank == 0 else redirect_stdout(None):
+    with nullcontext() if rank == 0 else redirect_stdout(None), _ended_by_sigterm():
         return _run(arguments, rank, debug=debug)
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, so that nothing half-written stays."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    process = os.getpid()
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() == process:
+            raise Stopped(number, at_once=True)
+        os._exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _run(arguments: Sequence[str], rank: int, *, debug: bool) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -37,11 +38,14 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
         path, origin = ranks.share(_choose_place(config, config_name) if ranks.is_main else (Path(), None))
         summary, report = _run(config_name, config, path, origin, device=device, ranks=ranks, started=started)
     over = "mean over 1 video" if summary["num_test_videos"] == 1 else f"means over {summary['num_test_videos']} videos"
-    print(
+    line = (
         f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} ({over}), "
         f"{format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
         f"{f'; look at {report}' if report else ''}"
     )
+    print(line)
+    if ranks.is_main:
+        training.note_line(path, line)
     return 0
 
 
@@ -55,8 +59,9 @@ def _choose_place(config: Config, config_name: str) -> tuple[Path, _Origin | Non
 
 @dataclass(frozen=True)
 class _Origin:
-    """What a run goes on from: its folder, and a snapshot of it."""
+    """What a run goes on from: its folder, and a snapshot of it; `told` is what was said of it."""
 
+    told: str
     folder: Path
     snapshot: Path
     state: Mapping[str, Any]
@@ -102,10 +107,11 @@ def _find_origin(config: Config, config_name: str) -> _Origin | None:
     config.resume = None  # so that the run's own configuration begins and goes on alike
     config.data.phase_names = build.choose_phase_names(config.data)
     differing = build.check_resumable(state["config"], config)
-    print(f"goes on with {folder} after step {state['progress']['step']}", flush=True)
+    told = f"goes on with {folder} after step {state['progress']['step']}"
     if differing:
-        print("with other settings from here on:\n" + "\n".join(f"  {line}" for line in differing), flush=True)
-    return _Origin(folder, folder / snapshot, state)
+        told += "\nwith other settings from here on:\n" + "\n".join(f"  {line}" for line in differing)
+    print(told, flush=True)
+    return _Origin(told, folder, folder / snapshot, state)
 
 
 def _run(
@@ -121,8 +127,15 @@ def _run(
     """Read the data, build or rebuild what is trained, train it to its end, write the results; return the summary
     and the report, if there is one."""
     config.resume = None
+    training.seed_generators(config.train.seed)
     if config.train.tensorboard:
         training.check_tensorboard()
+    if config.train.batch_size < ranks.num_replicas:
+        warnings.warn(
+            f"train.batch_size={config.train.batch_size} is shared by {ranks.num_replicas} replicas, some of which have "
+            "nothing to do: raise it, or let distributed.frame_parallel share the frames of a clip",
+            stacklevel=2,
+        )
     # One process makes the sample, fetches weights, decodes videos; the others find them.
     with ranks.first_of_machine():
         phase_names = config.data.phase_names = build.choose_phase_names(config.data)  # so that the run says them
@@ -139,10 +152,13 @@ def _run(
     if config.train.compile:
         build.compile_encoder(model)
     fuses = getattr(model.encoder, "fuse", False)
-    print(_describe(config, videos, device, path, ranks=ranks, fuses=fuses), flush=True)
+    described = _describe(config, videos, device, path, ranks=ranks, fuses=fuses)
+    print(described, flush=True)
     with training.open_run_directory(path, may_exist=True) if ranks.is_main else nullcontext():
         if ranks.is_main:
             write_text(path / "config.yaml", write_config(config))
+            for line in ([origin.told] if origin else []) + [described]:
+                training.note_line(path, line)
         trainer = training.Trainer(
             model,
             optimiser,
@@ -163,6 +179,7 @@ def _run(
             if not stop.at_once and ranks.is_main:
                 where = f"{path / 'last.pt'} after step {trainer.progress.step}"
                 print(f"saved {where}; resume={path} goes on from there", file=sys.stderr)
+                training.note_line(path, f"stopped by a signal; saved {where}")
             raise
         summary = _finish(trainer, config_name, config, videos, started=started)
     if not ranks.is_main:

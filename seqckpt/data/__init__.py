@@ -29,7 +29,7 @@ DataError with file, line, what was read and what was expected.
 
 from seqckpt.data.augmentation import Augmentation
 from seqckpt.data.class_balance import check_balance, format_balance
-from seqckpt.data.clip_loader import clip_loader
+from seqckpt.data.clip_loader import clip_loader, explain_dead_workers
 from seqckpt.data.clips import Clip, cut_clips
 from seqckpt.data.doctor import Checkup, examine
 from seqckpt.data.findings import Finding, report_findings
@@ -85,6 +85,7 @@ __all__ = [
     "estimate_cache",
     "examine",
     "expand_split",
+    "explain_dead_workers",
     "find_entries",
     "find_format",
     "find_label_files",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, count, islice
 from typing import Any
 
@@ -16,7 +17,7 @@ from seqckpt.data.frame_source import FrameSource, Stretch, Window
 from seqckpt.data.prefetch import Prefetched, WaitingTime
 from seqckpt.errors import DataError, TrainingError
 
-__all__ = ["clip_loader"]
+__all__ = ["clip_loader", "explain_dead_workers"]
 
 
 def clip_loader(
@@ -61,6 +62,24 @@ def clip_loader(
     )
 
 
+@contextmanager
+def explain_dead_workers(when: str) -> Iterator[None]:
+    """Name what was going on when a worker process died: TrainingError in place of torch's RuntimeError.
+
+    torch raises that from a signal's handler, wherever the main process happens to be.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise TrainingError(
+            f"a process that loads clips ended unexpectedly while {when}: {str(error).splitlines()[0]}\nIf it was "
+            "killed for memory, lower data.num_workers, data.clip_length or train.batch_size; data.num_workers=0 reads "
+            "frames in the main process"
+        ) from error
+
+
 class _Loader(DataLoader[Any]):
     """A DataLoader that raises a worker's DataError as it is, and names the batch at which a worker died.
 
@@ -74,16 +93,8 @@ class _Loader(DataLoader[Any]):
     def __iter__(self) -> Iterator[list[Clip]]:  # type: ignore[override]
         batches = super().__iter__()
         for name in self.names:
-            try:
+            with explain_dead_workers(f"{name} was waited for, or what comes after it"):
                 batch = next(batches)
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
-                    raise
-                raise TrainingError(
-                    f"a process that loads clips ended unexpectedly while {name} was waited for, or the batch after "
-                    f"it: {str(error).splitlines()[0]}\nIf it was killed for memory, lower data.num_workers, "
-                    "data.clip_length or train.batch_size; data.num_workers=0 reads frames in the main process"
-                ) from error
             for clip in batch:
                 if isinstance(clip, DataError):
                     raise clip

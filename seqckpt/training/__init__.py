@@ -14,7 +14,7 @@ from seqckpt.training.randomness import deterministic, seed_generators
 from seqckpt.training.ranks import Ranks, join_ranks
 from seqckpt.training.results import draw_curves, write_results
 from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory, writing_into
-from seqckpt.training.run_log import check_tensorboard
+from seqckpt.training.run_log import check_tensorboard, note_line
 from seqckpt.training.settings import TrainSettings
 from seqckpt.training.snapshot import RUN_KEYS, forget_lost_best, load_last, load_snapshot, load_weights, save_snapshot
 from seqckpt.training.tables import write_table
@@ -44,6 +44,7 @@ __all__ = [
     "load_snapshot",
     "load_weights",
     "note_environment",
+    "note_line",
     "open_run_directory",
     "predict_videos",
     "predict_windows",

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -21,9 +22,10 @@ from seqckpt.errors import UsageError
 from seqckpt.training.run_directory import writing_into
 from seqckpt.training.tables import write_table
 
-__all__ = ["NoLog", "RunLog", "check_tensorboard"]
+__all__ = ["NoLog", "RunLog", "check_tensorboard", "note_line"]
 
-_STEPS, _EPOCHS = "steps.csv", "metrics.csv"
+_STEPS, _EPOCHS, _TEXT = "steps.csv", "metrics.csv", "log.txt"
+_TIME = "%Y-%m-%d %H:%M:%S"
 
 
 class RunLog:
@@ -50,9 +52,9 @@ class RunLog:
             _cut(self.folder / _STEPS, step)
             if records:
                 write_table(self.folder / _EPOCHS, records)
-            handler = _TextFile(self.folder / "log.txt", encoding="utf-8")
+            handler = _TextFile(self.folder / _TEXT, encoding="utf-8")
             steps = open(self.folder / _STEPS, "a", newline="", encoding="utf-8")  # noqa: SIM115 - closed below
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", _TIME))
         root, show_warning = logging.getLogger(), warnings.showwarning
 
         def note(message: Warning | str, *args: Any, **options: Any) -> None:
@@ -145,6 +147,12 @@ class NoLog(RunLog):
 
     def epoch(self, records: Sequence[Mapping[str, Any]], pictures: Mapping[str, Path]) -> None:
         """Write nothing."""
+
+
+def note_line(folder: Path, line: str) -> None:
+    """Add a line to log.txt while the log is not open: what comes before the first step, and after the last."""
+    with suppress(OSError), open(folder / _TEXT, "a", encoding="utf-8") as file:
+        file.writelines(f"{datetime.now():{_TIME}} {part}\n" for part in line.splitlines())
 
 
 def check_tensorboard() -> None:

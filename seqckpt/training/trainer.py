@@ -21,14 +21,14 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
 from torch.optim import Optimizer
 from tqdm import tqdm
 
-from seqckpt.data import Clip, Video, WaitingTime, clip_loader, order_clips
+from seqckpt.data import Clip, Video, WaitingTime, clip_loader, explain_dead_workers, order_clips
 from seqckpt.memory import PeakMeter
 from seqckpt.models import VideoModel
 from seqckpt.progress import progress_bar
@@ -49,7 +49,7 @@ from seqckpt.training.run_log import NoLog, RunLog
 from seqckpt.training.settings import TrainSettings
 from seqckpt.training.sharing import Share, take_share
 from seqckpt.training.snapshot import BEST, load_snapshot, load_weights, save_last, save_snapshot
-from seqckpt.training.step import Stepper
+from seqckpt.training.step import Stepper, name_clips
 
 __all__ = ["Trainer"]
 
@@ -201,8 +201,10 @@ class Trainer:
             dynamic_ncols=True,
         )
         with bar:
-            for step in steps[progress.step_in_epoch :]:
-                row = self._step(step, islice(loaded, len(step)), len(steps) * settings.num_epochs)
+            for step, following in pairwise([*steps[progress.step_in_epoch :], []]):
+                read_ahead = name_clips(clip for share in following for clip in share.clips) or "nothing"
+                with explain_dead_workers(f"a step was done; what was loaded ahead is {read_ahead}"):
+                    row = self._step(step, islice(loaded, len(step)), len(steps) * settings.num_epochs)
                 self.log.step(row)
                 bar.set_postfix_str(describe_step(row), refresh=False)
                 bar.update()

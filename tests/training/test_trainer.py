@@ -277,3 +277,16 @@ def test_predictions_that_are_not_finite_are_never_scored(tmp_path: Path) -> Non
     with pytest.raises(TrainingError, match=r"video03 are not finite in 4 of 23 frames, first in frame 7"):
         trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
     assert not (tmp_path / "best.pt").exists()
+
+
+def test_a_worker_that_dies_while_a_step_is_done_is_reported_with_what_it_was_loading(tmp_path: Path) -> None:
+    """torch raises from a signal's handler, wherever the main process is."""
+    trainer = make_trainer(tmp_path)
+
+    def die(*unused: Any) -> Any:
+        raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed. ")
+
+    trainer.stepper.run = die  # type: ignore[method-assign]
+    message = r"ended unexpectedly while a step was done; what was loaded ahead is video0\d frames .*\n.*num_workers"
+    with pytest.raises(TrainingError, match=message):
+        trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
