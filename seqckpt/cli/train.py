@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from seqckpt import build, training
 from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command
+from seqckpt.cli.origin import Origin, choose_place, name_config
 from seqckpt.cli.report import try_to_report
 from seqckpt.config import Config, load_config, write_config
 from seqckpt.data import Clip
@@ -28,14 +28,14 @@ __all__ = ["TRAIN"]
 def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     """Train a model on the training videos, choose the best epoch by the validation videos, and score the test ones."""
     started = time.perf_counter()
-    config_name, config = load_config(_name_config(arguments), find_more=build.find_unusable_names)
+    config_name, config = load_config(name_config(arguments), find_more=build.find_unusable_names)
     device = build.choose_device(config.train.device)
     with (
         training.join_ranks(device, **vars(config.distributed)) as ranks,
         training.deterministic(config.train.deterministic),
         ranks.named_if_lost(),
     ):
-        path, origin = ranks.share(_choose_place(config, config_name) if ranks.is_main else (Path(), None))
+        path, origin = ranks.share(choose_place(config, config_name) if ranks.is_main else (Path(), None))
         summary, report = _run(config_name, config, path, origin, device=device, ranks=ranks, started=started)
     over = "mean over 1 video" if summary["num_test_videos"] == 1 else f"means over {summary['num_test_videos']} videos"
     line = (
@@ -49,76 +49,11 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
     return 0
 
 
-def _choose_place(config: Config, config_name: str) -> tuple[Path, _Origin | None]:
-    """Return the folder of the run, and what it goes on from."""
-    origin = _find_origin(config, config_name)
-    if origin is not None:
-        return origin.folder, origin
-    return training.choose_run_path(config.run, config_name, may_be_begun=_is_auto(config)), None
-
-
-@dataclass(frozen=True)
-class _Origin:
-    """What a run goes on from: its folder, and a snapshot of it; `told` is what was said of it."""
-
-    told: str
-    folder: Path
-    snapshot: Path
-    state: Mapping[str, Any]
-
-
-def _name_config(arguments: Sequence[str]) -> list[str]:
-    """Add the configuration of the run that is resumed, where none is given."""
-    named = {text.partition("=")[0]: text.partition("=")[2] for text in arguments}
-    if "config" in named or named.get("resume") in (None, "", "auto", "null"):
-        return list(arguments)
-    folder = training.find_run(_folder_of(named["resume"]), key="resume")
-    return [f"config={(folder / 'config.yaml').absolute()}", *arguments]
-
-
-def _folder_of(resume: str) -> str:
-    return str(Path(resume).parent) if resume.endswith(".pt") else resume
-
-
-def _is_auto(config: Config) -> bool:
-    return config.resume == "auto"
-
-
-def _find_origin(config: Config, config_name: str) -> _Origin | None:
-    """Load what `resume` asks for; None where a run is to begin anew. The configuration is held against it."""
-    if config.resume is None:
-        return None
-    snapshot = "last.pt"
-    if _is_auto(config):
-        found = training.find_resumable(config.run, config_name)
-        if found is None:
-            return None
-        folder = found
-    else:
-        folder = training.find_run(_folder_of(config.resume), key="resume")
-    keys = (*training.RUN_KEYS, "config")
-    if config.resume.endswith(".pt"):
-        snapshot = Path(config.resume).name
-        state = training.load_snapshot(folder / snapshot, keys=keys)
-    else:
-        state = training.load_last(folder, keys=keys)
-    if lost := training.forget_lost_best(folder, state):
-        print(f"warning: {lost}", file=sys.stderr)
-    config.resume = None  # so that the run's own configuration begins and goes on alike
-    config.data.phase_names = build.choose_phase_names(config.data)
-    differing = build.check_resumable(state["config"], config)
-    told = f"goes on with {folder} after step {state['progress']['step']}"
-    if differing:
-        told += "\nwith other settings from here on:\n" + "\n".join(f"  {line}" for line in differing)
-    print(told, flush=True)
-    return _Origin(told, folder, folder / snapshot, state)
-
-
 def _run(
     config_name: str,
     config: Config,
     path: Path,
-    origin: _Origin | None,
+    origin: Origin | None,
     *,
     device: torch.device,
     ranks: training.Ranks,
@@ -132,8 +67,8 @@ def _run(
         training.check_tensorboard()
     if config.train.batch_size < ranks.num_replicas:
         warnings.warn(
-            f"train.batch_size={config.train.batch_size} is shared by {ranks.num_replicas} replicas, some of which have "
-            "nothing to do: raise it, or let distributed.frame_parallel share the frames of a clip",
+            f"train.batch_size={config.train.batch_size} is shared by {ranks.num_replicas} replicas, some of which "
+            "have nothing to do: raise it, or let distributed.frame_parallel share the frames of a clip",
             stacklevel=2,
         )
     # One process makes the sample, fetches weights, decodes videos; the others find them.
