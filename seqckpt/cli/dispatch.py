@@ -81,7 +81,8 @@ def _run(arguments: Sequence[str], rank: int, *, debug: bool) -> int:
             print(_help(command), flush=True)
             return 0
         code = _COMMANDS[command].run(*_split_flags(_COMMANDS[command], rest))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # which it is for all but the first of several processes
+            sys.stdout.flush()
         return code
     except BrokenPipeError:  # who read the output, `head` say, has had enough of it
         _silence(sys.stdout)

@@ -243,6 +243,8 @@ def test_200_steps_leave_no_tensor_behind(tmp_path: Path) -> None:
 
     def run_and_count(*args: Any) -> Any:
         outcome = run(*args)
+        if trainer.progress.step + 1 not in (5, 100, 200):  # to look at all objects takes a while
+            return outcome
         gc.collect()
         tensors = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor)]
         counts.append((len(tensors), sum(tensor.nbytes for tensor in tensors)))
@@ -251,9 +253,8 @@ def test_200_steps_leave_no_tensor_behind(tmp_path: Path) -> None:
 
     trainer.stepper.run = run_and_count  # type: ignore[method-assign]
     trainer.fit(cut_clips([make_video(1, 200)], 1), VALIDATION)
-    assert len(counts) == 200
-    assert max(counts[5:]) == counts[5]
-    assert resident[-1] <= 1.05 * resident[5]
+    assert counts == [counts[0]] * 3
+    assert resident[-1] <= 1.05 * resident[0]
 
 
 def resident_bytes() -> int:
