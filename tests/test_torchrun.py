@@ -163,3 +163,4 @@ def test_mistakes_are_said_once(sample: Path) -> None:
     done = torchrun(2, *arguments(sample, "distributed.frame_parallel=3"))
     assert done.returncode == 1  # torchrun's; it shows the processes' own, 2
     assert done.stderr.count("error: distributed.frame_parallel=3 with 2 process(es)") == 1
+    assert "dispatch.py" not in done.stderr  # no traceback of ours, though torchrun ends who waits; it adds its own
