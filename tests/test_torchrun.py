@@ -103,6 +103,7 @@ def test_every_arrangement(sample: Path, num_processes: int, frame_parallel: int
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:batch norm policy 'chunk'")
 def test_batch_norm_where_a_replica_has_nothing_to_do(sample: Path) -> None:
     """Its one frame is one value per channel in the last layers, and must not become the running statistics."""
     more = ("model.encoder=resnet18", "model.batch_norm=chunk", "train.batch_size=1", "train.epochs=1")
