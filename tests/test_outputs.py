@@ -111,3 +111,15 @@ def test_sigterm_ends_a_command_and_leaves_nothing_half_written(
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) is before
     assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_process_that_is_ended_while_another_talks_shows_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torchrun ends all processes as soon as the first has told of a mistake that each of them found."""
+    values = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: signal.raise_signal(signal.SIGTERM))
+    assert main(["trian"]) == 143
+    assert capsys.readouterr().err == ""

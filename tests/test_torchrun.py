@@ -78,13 +78,15 @@ def assert_same_run(run: str, expected: str, *, within: float = 1e-6) -> None:
     assert len(texts[0]) == len(texts[1]) > 60
 
 
-def assert_runs_are_the_same(sample: Path, num_processes: int, frame_parallel: int, *more: str) -> None:
+def assert_runs_are_the_same(
+    sample: Path, num_processes: int, frame_parallel: int, *more: str, epochs: int = 2
+) -> None:
     assert main(["train", *arguments(sample, *SGD, "run=one", *more)]) == 0
     shared = f"distributed.frame_parallel={frame_parallel}"
     done = torchrun(num_processes, *arguments(sample, *SGD, "run=several", shared, *more))
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout.count("test accuracy") == done.stdout.count("epoch 2/2") == 1  # one of them talks
+    assert done.stdout.count("test accuracy") == done.stdout.count(f"epoch {epochs}/{epochs}") == 1  # one of them talks
     assert_same_run("several", "one")
 
 
@@ -98,6 +100,14 @@ def test_two_processes_share_one_clips_frames(sample: Path) -> None:
 def test_every_arrangement(sample: Path, num_processes: int, frame_parallel: int, more: tuple[str, ...]) -> None:
     """Clips of 50 frames and their rests, 4 in all: uneven lengths, and batches of 3 and 1."""
     assert_runs_are_the_same(sample, num_processes, frame_parallel, *more)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:batch norm policy 'chunk'")
+def test_batch_norm_where_a_replica_has_nothing_to_do(sample: Path) -> None:
+    """Its one frame is one value per channel in the last layers, and must not become the running statistics."""
+    more = ("model.encoder=resnet18", "model.batch_norm=chunk", "train.batch_size=1", "train.epochs=1")
+    assert_runs_are_the_same(sample, 2, 1, *more, epochs=1)
 
 
 @contextlib.contextmanager
@@ -163,3 +173,4 @@ def test_mistakes_are_said_once(sample: Path) -> None:
     done = torchrun(2, *arguments(sample, "distributed.frame_parallel=3"))
     assert done.returncode == 1  # torchrun's; it shows the processes' own, 2
     assert done.stderr.count("error: distributed.frame_parallel=3 with 2 process(es)") == 1
+    assert "dispatch.py" not in done.stderr  # no traceback of ours, though torchrun ends who waits; it adds its own

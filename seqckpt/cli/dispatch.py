@@ -51,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = _show_warning if rank == 0 else _show_nothing
     logging.basicConfig(level=logging.WARNING if rank == 0 else logging.CRITICAL, format="warning: %(message)s")
     with nullcontext() if rank == 0 else redirect_stdout(None), _ended_by_sigterm():
-        return _run(arguments, rank, debug=debug)
+        try:
+            return _run(arguments, rank, debug=debug)
+        except Stopped as stop:  # while an error was being told: torchrun ends a process that lets the first one talk
+            return stop.exit_code
 
 
 @contextlib.contextmanager

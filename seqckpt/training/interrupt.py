@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -15,6 +17,7 @@ from seqckpt.launch import launched_as
 __all__ = ["StopRequest", "Stopped", "catch_signals"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SENT_TWICE_SECONDS = 3.0  # Ctrl-C or a scheduler reaches torchrun and its processes, and torchrun hands it on to them
 
 
 class Stopped(KeyboardInterrupt):
@@ -48,20 +51,25 @@ class StopRequest:
 def catch_signals() -> Iterator[StopRequest]:
     """Within this context the first SIGINT or SIGTERM is noted in what is yielded; a second one stops at once.
 
-    Outside the main thread signals cannot be caught, and nothing is ever noted.
+    In a process that torchrun started, one that follows within three seconds is the same. Outside the main thread
+    signals cannot be caught, and nothing is ever noted.
     """
     request = StopRequest()
+    first_at = -math.inf
     if threading.current_thread() is not threading.main_thread():
         yield request
         return
     process = os.getpid()
 
     def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal first_at
         if os.getpid() != process:  # a worker of a loader, forked from here: Ctrl-C reaches it too
             return
         if request:
+            if launched_as().world_size > 1 and time.monotonic() - first_at < _SENT_TWICE_SECONDS:
+                return
             raise Stopped(number, at_once=True)
-        request.number = number
+        request.number, first_at = number, time.monotonic()
         if launched_as().rank > 0:
             return
         with suppress(OSError, RuntimeError, ValueError):  # stderr may be gone, or be in the middle of a line

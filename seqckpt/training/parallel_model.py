@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from seqckpt.core import FrameParallel
@@ -24,7 +25,14 @@ from seqckpt.core.surroundings import RandomStates
 from seqckpt.models import VideoModel
 from seqckpt.training.ranks import Ranks
 
-__all__ = ["own_random_numbers", "parallelise", "share_buffers", "share_random_states", "without_reduction"]
+__all__ = [
+    "own_random_numbers",
+    "parallelise",
+    "share_buffers",
+    "share_random_states",
+    "without_reduction",
+    "without_statistics",
+]
 
 
 def parallelise(model: VideoModel, ranks: Ranks) -> nn.Module:
@@ -45,6 +53,22 @@ def parallelise(model: VideoModel, ranks: Ranks) -> nn.Module:
 def without_reduction(model: nn.Module) -> AbstractContextManager[None]:
     """Within this context forward and backward only add up this rank's gradients: for all but a step's last batch."""
     return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
+
+@contextmanager
+def without_statistics(model: nn.Module) -> Iterator[None]:
+    """Let batch norm neither take statistics nor update its own: for a rank with one frame, that counts for nothing.
+
+    One value per channel would be an error, and one frame's statistics would be shared with all ranks.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, _BatchNorm) and layer.training]
+    for layer in layers:
+        layer.eval()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.train()
 
 
 @contextmanager

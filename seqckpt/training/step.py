@@ -25,7 +25,12 @@ from seqckpt.errors import TrainingError
 from seqckpt.models import VideoModel
 from seqckpt.training.budget import Budget, out_of_memory_explained, run_within
 from seqckpt.training.carried_state import CarriedState
-from seqckpt.training.parallel_model import own_random_numbers, parallelise, without_reduction
+from seqckpt.training.parallel_model import (
+    own_random_numbers,
+    parallelise,
+    without_reduction,
+    without_statistics,
+)
 from seqckpt.training.precision import Precision
 from seqckpt.training.ranks import Ranks
 from seqckpt.training.sharing import Share
@@ -132,7 +137,10 @@ class Stepper:
         total = self.weigh([clip for share in shares for clip in share.batch])
         for k, (share, clips) in enumerate(zip(shares, loaded, strict=True)):
             weight = (self.weigh(clips) / total if total else 1.0) if share.counts else 0.0
-            with nullcontext() if k == len(shares) - 1 else without_reduction(self._step_model):
+            with (
+                nullcontext() if k == len(shares) - 1 else without_reduction(self._step_model),
+                nullcontext() if share.counts else without_statistics(self.model),
+            ):
                 loss = self._forward(clips) if share.counts else self._run_model(clips, None)[0]
                 if share.counts:
                     self._count(clips, loss.item(), weight, outcome)
