@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, count, islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -63,21 +67,41 @@ def clip_loader(
 
 
 @contextmanager
-def explain_dead_workers(when: str) -> Iterator[None]:
+def explain_dead_workers(describe: Callable[[], str]) -> Iterator[None]:
     """Name what was going on when a worker process died: TrainingError in place of torch's RuntimeError.
 
-    torch raises that from a signal's handler, wherever the main process happens to be.
+    torch raises that from a signal's handler, wherever the main process happens to be: put this around all that goes on
+    while workers live. Where it was just taking what the worker had sent, it may notice the broken connection first.
+    `describe` says what was going on.
     """
     try:
         yield
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, ConnectionError, EOFError, FileNotFoundError) as error:
+        of_torch = "DataLoader worker" in str(error) and not str(error).startswith("Caught ")  # what a worker raised
+        of_connection = not isinstance(error, RuntimeError) and _is_from_multiprocessing(error)
+        if not (of_torch or of_connection):
             raise
+        _let_children_end_unnoticed()
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise TrainingError(
-            f"a process that loads clips ended unexpectedly while {when}: {str(error).splitlines()[0]}\nIf it was "
-            "killed for memory, lower data.num_workers, data.clip_length or train.batch_size; data.num_workers=0 reads "
-            "frames in the main process"
+            f"a process that loads clips ended unexpectedly while {describe()}: {reason}\nIf it was killed for memory, "
+            "lower data.num_workers, data.clip_length or train.batch_size; data.num_workers=0 reads frames in the main "
+            "process"
         ) from error
+
+
+def _let_children_end_unnoticed() -> None:
+    """Take torch's handler away, which would raise once more, in the middle of the message, when the signal comes late.
+
+    Loaders of later on notice dead workers by looking for them, every five seconds.
+    """
+    if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _is_from_multiprocessing(error: BaseException) -> bool:
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and "multiprocessing" in Path(frames[-1].filename).parts
 
 
 class _Loader(DataLoader[Any]):
@@ -93,7 +117,7 @@ class _Loader(DataLoader[Any]):
     def __iter__(self) -> Iterator[list[Clip]]:  # type: ignore[override]
         batches = super().__iter__()
         for name in self.names:
-            with explain_dead_workers(f"{name} was waited for, or what comes after it"):
+            with explain_dead_workers(lambda name=name: f"{name} was waited for, or what comes after it"):  # type: ignore[misc]
                 batch = next(batches)
             for clip in batch:
                 if isinstance(clip, DataError):

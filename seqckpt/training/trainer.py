@@ -21,7 +21,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import islice, pairwise
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -200,11 +200,15 @@ class Trainer:
             leave=False,
             dynamic_ncols=True,
         )
-        with bar:
-            for step, following in pairwise([*steps[progress.step_in_epoch :], []]):
-                read_ahead = name_clips(clip for share in following for clip in share.clips) or "nothing"
-                with explain_dead_workers(f"a step was done; what was loaded ahead is {read_ahead}"):
-                    row = self._step(step, islice(loaded, len(step)), len(steps) * settings.num_epochs)
+
+        def describe() -> str:
+            at = progress.step_in_epoch
+            clips = [clip for step in steps[at : at + 2] for share in step for clip in share.clips]
+            return f"step {progress.step + 1} was done, and the next loaded: {name_clips(clips)}"
+
+        with bar, explain_dead_workers(describe):
+            for step in steps[progress.step_in_epoch :]:
+                row = self._step(step, islice(loaded, len(step)), len(steps) * settings.num_epochs)
                 self.log.step(row)
                 bar.set_postfix_str(describe_step(row), refresh=False)
                 bar.update()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import pytest
 import torch
 from made_videos import Recorded, make_video, with_frames
 
-from seqckpt.data import Augmentation, Clip, clip_loader, cut_clips, order_clips
+from seqckpt.data import Augmentation, Clip, clip_loader, cut_clips, explain_dead_workers, order_clips
 from seqckpt.data.prefetch import Prefetched
 from seqckpt.errors import DataError, TrainingError
 
@@ -123,8 +124,23 @@ def test_a_worker_that_dies_is_reported_with_its_video() -> None:
     clips = [*cut_clips([good], 20), *cut_clips([with_frames(bad, Deadly(bad.frames))], None)]
     loader = clip_loader([[clip] for clip in clips], seed=0, epoch=0, num_workers=1)
     taken = []
-    with pytest.raises(TrainingError, match=r"ended unexpectedly while .*\n.*data\.num_workers") as caught:
+    around = explain_dead_workers(lambda: "step 1 was done, and the next loaded: good, bad")  # as the trainer does
+    with pytest.raises(TrainingError, match=r"ended unexpectedly while .*\n.*data\.num_workers") as caught, around:
         taken.extend(batch[0].video.video_id for batch in loader)
     assert set(taken) <= {"good"}
     # A worker is two batches ahead: what was waited for is the video, or one of the two before it.
     assert "bad" in str(caught.value) or "good" in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [ConnectionResetError(104, "Connection reset by peer"), EOFError()])
+def test_a_connection_that_a_dead_worker_broke_is_one_of_its_signs(error: Exception) -> None:
+    def break_off(*unused: object) -> object:
+        raise error
+
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    sender.close()  # the next read ends in multiprocessing's own code, with EOFError
+    message = r"ended unexpectedly while video01 was waited for"
+    with pytest.raises(TrainingError, match=message), explain_dead_workers(lambda: "video01 was waited for"):
+        receiver.recv()
+    with pytest.raises(type(error)), explain_dead_workers(lambda: "video01 was waited for"):
+        break_off()  # raised elsewhere: not a worker's matter

@@ -288,6 +288,8 @@ def test_a_worker_that_dies_while_a_step_is_done_is_reported_with_what_it_was_lo
         raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Killed. ")
 
     trainer.stepper.run = die  # type: ignore[method-assign]
-    message = r"ended unexpectedly while a step was done; what was loaded ahead is video0\d frames .*\n.*num_workers"
+    message = (
+        r"ended unexpectedly while step 1 was done, and the next loaded: video0\d frames .*, video0\d .*\n.*num_wo"
+    )
     with pytest.raises(TrainingError, match=message):
         trainer.fit(cut_clips(VIDEOS, 12), VALIDATION)
