@@ -13,7 +13,6 @@ from torch.optim import SGD, AdamW, Optimizer
 from seqckpt.errors import ConfigError
 
 __all__ = [
-    "SCHEDULES",
     "build_optimiser",
     "learning_rate",
     "learning_rate_factor",
@@ -106,4 +105,3 @@ _SHAPES: dict[str, Callable[[float], float]] = {
     "linear": lambda passed: 1 - passed,
     "constant": lambda passed: 1.0,
 }
-SCHEDULES = tuple(_SHAPES)

@@ -12,9 +12,7 @@ from torch.optim import Optimizer
 
 from seqckpt.errors import TrainingError
 
-__all__ = ["PRECISIONS", "Precision"]
-
-PRECISIONS = ("float32", "bf16", "fp16")
+__all__ = ["Precision"]
 
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _SMALLEST_SCALE = 2.0**-10

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 
 from seqckpt.data import Augmentation
 
-__all__ = ["BPTT_MODES", "TrainSettings"]
-
-BPTT_MODES = ("full", "carry", "truncated")
+__all__ = ["TrainSettings"]
 
 
 @dataclass(frozen=True)
