@@ -19,7 +19,7 @@ __all__ = ["FIXED_COSTS"]
 def run_fixed_costs(settings: Settings, report: Report) -> None:
     """Many short steps of both in turn; the ratio of their medians, and how the ratio of pairs spreads."""
     rows = []
-    total = len(settings["chunks"]) * 2 * (settings["steps"] + 3)
+    total = len(settings["chunks"]) * 2 * (settings["steps"] + 2)
     with progress_bar(total=total, desc="fixed-costs", unit="step") as bar:
         for chunk in settings["chunks"]:
             common = {"encoder": "small", "pixels": settings["pixels"], "num_frames": settings["frames"]}

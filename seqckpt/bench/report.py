@@ -50,7 +50,7 @@ class Report:
     def add_picture(self, kind: str, title: str) -> Path:
         """Make the folder and return the path that a picture is to be drawn to; it is shown in the Markdown."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{self.name}-{kind}.png"
+        path = self.folder / f"{self.name}-{kind}.svg"
         self._parts.append(f"![{title}]({path.name})")
         return path
 

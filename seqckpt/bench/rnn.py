@@ -42,7 +42,7 @@ def run_rnn(settings: Settings, report: Report) -> None:
     rows = []
     by_memory: dict[str, list[tuple[float, float]]] = {}
     by_time: dict[str, list[tuple[float, float]]] = {}
-    with progress_bar(total=3 * len(lengths) * (settings["steps"] + 2), desc="rnn", unit="step") as bar:
+    with progress_bar(total=3 * len(lengths) * (settings["steps"] + 1), desc="rnn", unit="step") as bar:
         for num_steps in lengths:
             ways = _ways(num_steps, hidden_size)
             limit = free_memory(default_device())

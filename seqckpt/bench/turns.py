@@ -74,9 +74,10 @@ def measure_side_by_side(
     limit_bytes: int | None = None,
     tick: Callable[[str], object] = lambda name: None,
 ) -> dict[str, Figures]:
-    """Measure ways by workers that live side by side: steps in turn, round by round, then each one's peak (`peaks`).
+    """Measure ways by workers that live side by side: each one's peak (`peaks`), then steps in turn, round by round.
 
-    A way that fails has a `problem` and drops out. `tick` is called with a way's name before each piece of work.
+    The step whose peak is taken is one of the warm-ups. A way that fails has a `problem` and drops out. `tick` is
+    called with a way's name before each step.
     """
     found = {name: Figures(name) for name in ways}
     with workers(ways, build, limit_bytes=limit_bytes) as there:
@@ -93,7 +94,12 @@ def measure_side_by_side(
                 found[name].problem = f"fails: {error}"
             return None
 
-        for _ in range(num_warm_ups if num_steps else 0):
+        for name in ways if peaks else ():
+            peak = attempt(name, "peak")
+            if peak is not None:
+                found[name].peak_bytes = peak["peak_bytes"]
+                found[name].with_gradients_bytes = peak["with_gradients_bytes"]
+        for _ in range(num_warm_ups - peaks if num_steps else 0):
             for name in ways:
                 attempt(name, "time")
         for _ in range(num_steps):
@@ -101,9 +107,4 @@ def measure_side_by_side(
                 seconds = attempt(name, "time")
                 if seconds is not None:
                     found[name].seconds.append(seconds)
-        for name in ways if peaks else ():
-            peak = attempt(name, "peak")
-            if peak is not None:
-                found[name].peak_bytes = peak["peak_bytes"]
-                found[name].with_gradients_bytes = peak["with_gradients_bytes"]
     return found

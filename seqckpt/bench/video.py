@@ -105,7 +105,7 @@ def run_video(settings: Settings, report: Report) -> None:
     """Measure every model at every length, and draw."""
     ways = choose_ways(settings)
     jobs = _list_jobs(settings)
-    num_ticks = len(ways) + sum(len(ways) * _count_asks(num_frames, settings) for _, _, num_frames in jobs)
+    num_ticks = len(ways) + sum(len(ways) * (1 + _count_steps(num_frames, settings)) for _, _, num_frames in jobs)
     with progress_bar(total=num_ticks, desc="video", unit="step") as bar:
 
         def tick(name: str) -> None:
@@ -134,15 +134,9 @@ def _list_jobs(settings: Settings) -> list[tuple[str, int, int]]:
     return jobs
 
 
-def _count_steps(num_frames: int, settings: Settings) -> tuple[int, int]:
-    """Timed steps and warm-ups: fewer of the long ones."""
-    if num_frames <= 500:
-        return settings["steps"], 1
-    return max(1, settings["steps"] * 500 // num_frames), int(num_frames <= 1000)
-
-
-def _count_asks(num_frames: int, settings: Settings) -> int:
-    return sum(_count_steps(num_frames, settings)) + 1
+def _count_steps(num_frames: int, settings: Settings) -> int:
+    """Timed steps: fewer of the long ones."""
+    return settings["steps"] if num_frames <= 500 else max(1, settings["steps"] * 500 // num_frames)
 
 
 def _probe(ways: Ways, encoder: str, pixels: int) -> dict[str, list[tuple[int, int]]]:
@@ -178,10 +172,8 @@ def _measure_length(
         for name, arguments in ways.items()
         if name not in problems
     }
-    num_steps, num_warm_ups = _count_steps(num_frames, settings)
-    measured = measure_side_by_side(
-        tried, build_video_subject, num_steps=num_steps, num_warm_ups=num_warm_ups, limit_bytes=int(free), tick=tick
-    )
+    num_steps = _count_steps(num_frames, settings)
+    measured = measure_side_by_side(tried, build_video_subject, num_steps=num_steps, limit_bytes=int(free), tick=tick)
     for name, figures in measured.items():
         if figures.peak_bytes is not None:
             points[name].append((num_frames, figures.peak_bytes))
@@ -270,8 +262,8 @@ VIDEO = Case(
         "steps": 5,
         "segment": 25,
         "smallest": "25f",
-        "balanced": "25+5.5f",
-        "fastest": "25+8.7f",
+        "balanced": "25+4.5f",
+        "fastest": "25+7.7f",
         "sweep": ("",)[:0],
         "channels_last": 1,
         "peers": _PEERS,
@@ -285,6 +277,7 @@ VIDEO = Case(
         "smallest": "5",
         "balanced": "25",
         "fastest": "25+2",
+        "sweep": ("20",),
         "lengths": (100, 250),
         "steps": 1,
         "peers": tuple(peer for peer in _PEERS if peer != "compile"),  # half a minute of compiling

@@ -33,8 +33,9 @@ class LongVideo(Subject):
     """A subject whose frames come from a file, chunk by chunk, read ahead; only encoded frames lie in memory."""
 
     def __init__(self, *, path: str, encoder: str, pixels: int, num_frames: int, choice: str, segment: int) -> None:
-        parts = build_parts(encoder, channels_last=True)
-        model = build_video_model(parts, parse_choice(choice), segment)
+        schedule = parse_choice(choice)
+        parts = build_parts(encoder, channels_last=not schedule.fuse)  # fused layers choose their own
+        model = build_video_model(parts, schedule, segment)
         (video,) = sample_videos([Path(path)], fps=25.0, image_size=(pixels, pixels), cache_dir=None, progress=False)
         self._frames = _First(video.frames, num_frames)
         targets = torch.arange(num_frames, device=default_device()) % 7
@@ -121,8 +122,8 @@ VIDEO_LONG = Case(
         "short": 500,
         "encoder": "resnet18",
         "pixels": 224,
-        "choice": "25",
+        "choice": "25f",
         "segment": 50,
     },
-    quick={"frames": 600, "short": 100, "encoder": "small", "pixels": 64},
+    quick={"frames": 600, "short": 100, "encoder": "small", "pixels": 64, "choice": "25"},
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import _engine_run_backward
+from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 from seqckpt.errors import ReplayError
 
@@ -96,7 +96,9 @@ class GradientSums:
 
         return collect
 
-    def add(self, roots: Sequence[Tensor], root_grads: Sequence[Tensor | None], inputs: Sequence[Tensor]) -> list[Any]:
+    def add(
+        self, roots: Sequence[GradientEdge], root_grads: Sequence[Tensor | None], inputs: Sequence[Tensor]
+    ) -> list[Any]:
         seeded = [(t, value) for t, value in zip(self.targets, self.values, strict=True) if value is not None]
         grads = _engine_run_backward(
             (*roots, *(t for t, _ in seeded)),

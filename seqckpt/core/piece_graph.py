@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils._pytree import TreeSpec, tree_unflatten
 
 from seqckpt.core.graph import GradientSums
@@ -36,15 +37,24 @@ class PieceGraph:
         )
 
     def backward(self, grads: Sequence[Tensor | None], sums: GradientSums) -> list[Tensor | None]:
-        """Run one graph backward from the gradients of its results to those of its own leaves."""
-        results = zip(self.flat_results(), grads, strict=True)
-        roots = [(t, grad) for t, grad in results if grad is not None and needs_grad(t)]
+        """Run one graph backward from the gradients of its results to those of its own leaves; once only.
+
+        The engine is handed the graph's ends rather than the results, and these are let go of: what no backward
+        needs is not in memory while the graph is worked off.
+        """
+        roots = self._take_roots(grads)
         leaves = [*self.x, *self.state]
         if not roots:
             return [None] * len(leaves)
         wanted = [t for t in leaves if needs_grad(t)]
-        got = iter(sums.add([t for t, _ in roots], [grad for _, grad in roots], wanted))
+        got = iter(sums.add([edge for edge, _ in roots], [grad for _, grad in roots], wanted))
         return [next(got) if needs_grad(t) else None for t in leaves]
+
+    def _take_roots(self, grads: Sequence[Tensor | None]) -> list[tuple[GradientEdge, Tensor]]:
+        """The ends of the graph that have a gradient, and the results let go of."""
+        results, self.y, self.new_state = self.flat_results(), [], []
+        pairs = zip(results, grads, strict=True)
+        return [(get_gradient_edge(t), grad) for t, grad in pairs if grad is not None and needs_grad(t)]
 
 
 def needs_grad(leaf: Any) -> bool:

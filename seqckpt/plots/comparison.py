@@ -21,7 +21,9 @@ _BYTES = FuncFormatter(lambda num_bytes, _: format_bytes(num_bytes).replace(".0 
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """One way: the peak memory of a step in bytes, and its seconds; `is_ours` is drawn large and joined by a line."""
+    """One way: the peak memory of a step in bytes, and its seconds; `is_ours` is drawn large, in one
+    colour, and joined by a line.
+    """
 
     label: str
     peak_bytes: float
@@ -43,11 +45,13 @@ def plot_front(points: Sequence[FrontPoint | Mapping[str, Any]], path: str | Pat
     ours = sorted((entry.peak_bytes, entry.seconds) for entry in entries if entry.is_ours)
     if len(ours) > 1:
         axes.plot(*zip(*ours, strict=True), color=PALETTE[0], linewidth=1.2, zorder=1)
-    handles, names, others = [], [], 0
+    handles, names = [], []
+    number = {True: 0, False: 0}
     for entry in entries:
-        color = PALETTE[0] if entry.is_ours else PALETTE[(4, 2, 6, 1, 7, 5, 8, 10, 11, 12, 13)[others % 11]]
-        marker = "o" if entry.is_ours else MARKERS[1 + others % (len(MARKERS) - 1)]
-        others += not entry.is_ours
+        index = number[entry.is_ours]
+        color = PALETTE[0] if entry.is_ours else PALETTE[(4, 2, 6, 1, 7, 5, 8, 10, 11, 12, 13)[index % 11]]
+        marker = MARKERS[index % len(MARKERS)]
+        number[entry.is_ours] += 1
         face = color if entry.is_exact else "none"
         size = 90 if entry.is_ours else 60
         at = [entry.peak_bytes], [entry.seconds]

@@ -71,7 +71,7 @@ def test_a_case_leaves_tables_figures_and_the_machine(
     assert data["records"] or case == "reading"
     assert "fails" not in markdown
     assert f"`python -m seqckpt bench {case} " in markdown.splitlines()[-1]
-    assert len(list((tmp_path / "out").glob("*.png"))) == PICTURES.get(case, 0)
+    assert len(list((tmp_path / "out").glob("*.svg"))) == PICTURES.get(case, 0)
     if case == "video":
         check_video(markdown, data)
 

@@ -108,14 +108,14 @@ def test_a_report_is_markdown_and_json_with_the_machine_under_it(
     report = Report("x", tmp_path / "new", settings={"steps": 2}, hardware=hardware, is_quick=True)
     report.add_table("two ways", ["way", "peak"], [["plain", "2 GiB"], ["a|b", "1 GiB"]])
     report.add_note("That is all.")
-    assert report.add_picture("front", "time over memory") == tmp_path / "new" / "x-front.png"
+    assert report.add_picture("front", "time over memory") == tmp_path / "new" / "x-front.svg"
     report.records.append({"way": "plain", "seconds": [1.0]})
     paths = report.write()
     markdown, data = paths[0].read_text(encoding="utf-8"), json.loads(paths[1].read_text(encoding="utf-8"))
     table = "### two ways\n\n| way | peak |\n|---|---|\n| plain | 2 GiB |\n| a\\|b | 1 GiB |"
     assert table in markdown
     assert table in capsys.readouterr().out
-    assert "![time over memory](x-front.png)" in markdown
+    assert "![time over memory](x-front.svg)" in markdown
     assert markdown.splitlines()[-1] == describe_hardware(hardware)
     assert "`python -m seqckpt bench x 'output=a b'`" in markdown
     assert f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32" in markdown
