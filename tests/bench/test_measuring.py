@@ -38,6 +38,9 @@ class Fake:
             torch.zeros(2**31, dtype=torch.uint8)
         return float(self.num_asked)
 
+    def complain(self) -> None:
+        raise UsageError(f"kind={self.kind}: expected another")
+
     def peak(self) -> dict[str, int]:
         return {"peak_bytes": 10, "with_gradients_bytes": 12, "process": os.getpid()}
 
@@ -67,6 +70,10 @@ def test_each_worker_is_a_process_of_its_own() -> None:
         assert [one.ask("time"), one.ask("time"), other.ask("time")] == [1.0, 2.0, 1.0]
         with pytest.raises(worker.Refused, match="AttributeError"):
             one.ask("sing")
+        with pytest.raises(UsageError, match=r"^kind=a: expected another$") as caught:
+            one.ask("complain")
+        assert isinstance(caught.value, worker.Refused)  # for those who go on with the others
+        assert one.ask("time") == 3.0
 
 
 def test_what_would_not_fit_is_not_tried() -> None:
