@@ -23,7 +23,7 @@ import torch
 
 from seqckpt import build, inference
 from seqckpt.bench.case import case_that_prints
-from seqckpt.bench.long_video import HEIGHT, WIDTH, make_long_video
+from seqckpt.bench.made_videos import HEIGHT, WIDTH, make_long_video
 from seqckpt.config import Config
 from seqckpt.errors import UsageError
 from seqckpt.memory import PeakMeter

@@ -26,8 +26,7 @@ import torch
 from torch import nn
 
 from seqckpt.bench.case import Case, Settings
-from seqckpt.bench.long_video import make_long_video
-from seqckpt.bench.made_videos import write_pattern
+from seqckpt.bench.made_videos import make_long_video, write_pattern
 from seqckpt.bench.report import Report
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import Augmentation, Clip, FrameSource, Video, WaitingTime, clip_loader, sample_videos

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from seqckpt.bench import online
-from seqckpt.bench.long_video import make_long_video
-from seqckpt.data import index_recording
 
 
 def test_latency_is_measured(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -33,11 +31,6 @@ def test_two_hours_take_little_memory(tmp_path: Path, capsys: pytest.CaptureFixt
     found = re.search(r"7200 frames of a video of 2:00:00 .*: ([0-9.]+) MiB over the model", out)
     assert found, out
     assert float(found[1]) < 300
-
-
-@pytest.mark.slow
-def test_a_long_video_is_as_long_as_it_says(tmp_path: Path) -> None:
-    assert index_recording(make_long_video(tmp_path, seconds=240)).duration_seconds == pytest.approx(240)
 
 
 @pytest.mark.parametrize("arguments", [["everything"], ["latency", "speed=3"], ["encoder=vgg"], ["frames=few"]])
