@@ -6,7 +6,7 @@
 - `worker`: a process for each measurement; `subject`: the step that it holds, its seconds, peak and gradients; `turns`:
   ways side by side, steps in turn; `capped`, `within_cap`: the largest size within a cap; `hardware`: on what.
 - `peers`: what a user would write instead; `video_model`, `networks`: what is trained; `made_videos`:
-  what is read.
+  what is read; `reading_subject`: what is measured of that.
 - Cases: `video`, `video_long`, `lm`, `memonger_cnn`, `nin`, `rnn`, `suggest`, `learning`, `planning`, `reading`,
   `online`, `host_memory`, `fixed_costs`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,7 @@ from seqckpt.bench.report import Report
 from seqckpt.errors import UsageError
 from seqckpt.progress import progress_bar
 
-__all__ = ["Case", "Settings", "case_that_prints", "read_settings"]
+__all__ = ["Case", "Settings", "case_that_prints", "check_known", "read_settings"]
 
 Settings = dict[str, Any]
 
@@ -62,6 +62,17 @@ def case_that_prints(
                 raise UsageError(f"{name}: what={what} cannot be measured with {' '.join(given)}")
 
     return Case(name, meaning, run, settings, quick or {})
+
+
+def check_known(key: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError where one of the names given to a setting is not among those that are known.
+
+    >>> check_known("what", ["cold"], ["cold", "warm"])
+    """
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{key}={name}: expected some of {', '.join(known)}")
 
 
 def read_settings(cases: list[Case], given: Mapping[str, str]) -> dict[str, dict[str, str]]:

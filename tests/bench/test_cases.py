@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seqckpt.bench import capped, host_memory, learning, turns, video, video_long
+from seqckpt.bench import capped, host_memory, learning, reading, turns, video, video_long
 from seqckpt.bench.suggest import find_by_dynamic_programme
 from seqckpt.cli import main
 from seqckpt.memory import find_best_reset_points
@@ -24,7 +26,7 @@ TINY = {
     "rnn": "lengths=60 hidden_size=8 steps=1",
     "suggest": "sizes=30 checkpoints=3",
     "planning": "encoder=small pixels=32 frames=40 shares=80 steps=0",
-    "reading": "what=memory frames=30",
+    "reading": "what=memory,augmentation frames=30 repeats=1",
     "host-memory": "lengths=200,400 chunk=10 segment=20",
     "fixed-costs": "chunks=5 frames=20 pixels=16 segment=10 steps=2",
 }
@@ -40,8 +42,8 @@ class LocalWorker:
     def __init__(self, build: Callable[..., Any], *, limit_bytes: int | None = None, **arguments: Any) -> None:
         self.subject = build(**arguments)
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        return getattr(self.subject, name)(*arguments)
+    def ask(self, name: str, *arguments: Any, **named: Any) -> Any:
+        return getattr(self.subject, name)(*arguments, **named)
 
     def __enter__(self) -> LocalWorker:
         return self
@@ -51,7 +53,7 @@ class LocalWorker:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (turns, capped, video, video_long, host_memory, learning):
+    for module in (turns, capped, video, video_long, host_memory, learning, reading):
         monkeypatch.setattr(module, "Worker", LocalWorker)
 
 
@@ -68,7 +70,7 @@ def test_a_case_leaves_tables_figures_and_the_machine(
     if case not in IN_PROCESSES:
         request.getfixturevalue("in_this_process")
     markdown, data = run(case, tmp_path / "out", TINY[case])
-    assert data["records"] or case == "reading"
+    assert data["records"]
     assert "fails" not in markdown
     assert f"`python -m seqckpt bench {case} " in markdown.splitlines()[-1]
     assert len(list((tmp_path / "out").glob("*.png"))) == PICTURES.get(case, 0)
@@ -84,6 +86,21 @@ def check_video(markdown: str, data: dict[str, Any]) -> None:
     assert errors["tutorial's recipe, chunks of 4"] == pytest.approx(3)  # four pieces: see test_peers.py
     assert "| plain | " in markdown
     assert all(len(record["seconds"]) == 1 for record in records)
+
+
+def test_decoding_keeps_its_own_processes_to_the_cores_asked_for(tmp_path: Path, sample: Path) -> None:
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    shutil.copy(sample / "videos" / "video04.mp4", tmp_path / "long-60.mp4")  # in the place of the one to be made
+    settings = f"what=decoding seconds=60 repeats=2 threads=1 folder={tmp_path}"
+    markdown, data = run("reading", tmp_path / "out", settings)
+    programs = ["seqckpt", "ffmpeg"] if shutil.which("ffmpeg") else ["seqckpt"]
+    assert [record["by"] for record in data["records"]] == programs * 2  # in turn
+    assert {record["num_frames"] for record in data["records"]} <= set(range(60, 72))
+    assert all(f"| {by} | " in markdown for by in programs)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == ["long-60.mp4"]  # frames are gone
+    if before is not None:
+        assert os.sched_getaffinity(0) == before
+        assert all(record["num_cores"] == 1 for record in data["records"])
 
 
 @pytest.mark.slow
