@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from seqckpt.bench.report import Report
 from seqckpt.errors import UsageError
-from seqckpt.progress import progress_bar
 
-__all__ = ["Case", "Settings", "case_that_prints", "check_known", "read_settings"]
+__all__ = ["Case", "Settings", "check_known", "read_settings"]
 
 Settings = dict[str, Any]
 
@@ -36,32 +33,6 @@ class Case:
         """The settings of a run: defaults, then `--quick`'s, then what was given and is one of this case's."""
         chosen = {**self.settings, **(self.quick if is_quick else {})}
         return chosen | {name: _parse(name, text, self.settings[name]) for name, text in given.items()}
-
-
-def case_that_prints(
-    name: str,
-    meaning: str,
-    main: Callable[[Sequence[str]], int],
-    *,
-    settings: Mapping[str, Any],
-    quick: Mapping[str, Any] | None = None,
-) -> Case:
-    """A case from a function that is given arguments (what to measure, then key=value), prints, and returns 0.
-
-    `settings["what"]` lists what to measure, one call each; empty settings are not handed on.
-    """
-
-    def run(chosen: Settings, report: Report) -> None:
-        given = [f"{key}={value}" for key, value in chosen.items() if key != "what" and value != ""]
-        for what in progress_bar(chosen["what"], desc=name, unit="measurement"):
-            written = io.StringIO()
-            with redirect_stdout(written):
-                code = main([what, *given])
-            report.add_note(written.getvalue().strip())
-            if code:
-                raise UsageError(f"{name}: what={what} cannot be measured with {' '.join(given)}")
-
-    return Case(name, meaning, run, settings, quick or {})
 
 
 def check_known(key: str, given: Iterable[str], known: Iterable[str]) -> None:

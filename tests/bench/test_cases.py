@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seqckpt.bench import capped, host_memory, learning, reading, turns, video, video_long
+from seqckpt.bench import capped, host_memory, learning, online, reading, turns, video, video_long
 from seqckpt.bench.suggest import find_by_dynamic_programme
 from seqckpt.cli import main
 from seqckpt.memory import find_best_reset_points
@@ -27,6 +27,7 @@ TINY = {
     "suggest": "sizes=30 checkpoints=3",
     "planning": "encoder=small pixels=32 frames=40 shares=80 steps=0",
     "reading": "what=memory,augmentation frames=30 repeats=1",
+    "online": "what=latency encoder=small frames=3",
     "host-memory": "lengths=200,400 chunk=10 segment=20",
     "fixed-costs": "chunks=5 frames=20 pixels=16 segment=10 steps=2",
 }
@@ -53,7 +54,7 @@ class LocalWorker:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (turns, capped, video, video_long, host_memory, learning, reading):
+    for module in (turns, capped, video, video_long, host_memory, learning, online, reading):
         monkeypatch.setattr(module, "Worker", LocalWorker)
 
 
@@ -140,6 +141,10 @@ def test_the_quadratic_programme_is_a_fair_opponent(checkpoints: int) -> None:
         (["video", "models=resnet18"], "models=resnet18: expected encoder-pixels"),
         (["video", "balanced=fast"], "'fast' is no schedule"),
         (["reading", "what=everything"], "what=everything: expected some of cache, waiting, memory"),
+        (["online", "what=everything"], "what=everything: expected some of latency, memory"),
+        (["online", "encoder=vgg"], "encoder=vgg: expected some of small, resnet50"),
+        (["online", "frames=few"], "frames=few: expected a whole number, such as 200"),
+        (["online", "run=nowhere"], "run=nowhere: there is no such run"),
         (["video", "peers=gradcash"], "peers=gradcash: expected some of checkpoint, recipe, gradcache"),
     ],
 )
