@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seqckpt.bench import capped, host_memory, learning, online, reading, turns, video, video_long
+from seqckpt.bench import capped, host_memory, learning, online, planning, reading, turns, video, video_long
 from seqckpt.bench.suggest import find_by_dynamic_programme
 from seqckpt.cli import main
 from seqckpt.memory import find_best_reset_points
@@ -25,7 +25,7 @@ TINY = {
     "nin": "batch=2 steps=1 torch_segments=1 segments=3",
     "rnn": "lengths=60 hidden_size=8 steps=1",
     "suggest": "sizes=30 checkpoints=3",
-    "planning": "encoder=small pixels=32 frames=40 shares=80 steps=0",
+    "planning": "encoder=small pixels=32 frames=40 shares=1,80 steps=0",
     "reading": "what=memory,augmentation frames=30 repeats=1",
     "online": "what=latency encoder=small frames=3",
     "host-memory": "lengths=200,400 chunk=10 segment=20",
@@ -54,7 +54,7 @@ class LocalWorker:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (turns, capped, video, video_long, host_memory, learning, online, reading):
+    for module in (turns, capped, video, video_long, host_memory, learning, online, planning, reading):
         monkeypatch.setattr(module, "Worker", LocalWorker)
 
 
@@ -77,6 +77,8 @@ def test_a_case_leaves_tables_figures_and_the_machine(
     assert len(list((tmp_path / "out").glob("*.png"))) == PICTURES.get(case, 0)
     if case == "video":
         check_video(markdown, data)
+    if case == "planning":
+        check_planning(markdown, data)
 
 
 def check_video(markdown: str, data: dict[str, Any]) -> None:
@@ -102,6 +104,17 @@ def test_decoding_keeps_its_own_processes_to_the_cores_asked_for(tmp_path: Path,
     if before is not None:
         assert os.sched_getaffinity(0) == before
         assert all(record["num_cores"] == 1 for record in data["records"])
+
+
+def check_planning(markdown: str, data: dict[str, Any]) -> None:
+    plain, *records = data["records"]
+    ways = ["planned", "whole chunks", "recompute all"]
+    assert {(record["share"], record["way"]) for record in records} == {(n, way) for n in (1, 80) for way in ways}
+    for record in records:
+        assert record["budget_bytes"] == plain["plain_peak_bytes"] * record["share"] // 100
+        assert ("error" in record) == (record["share"] == 1)  # parameters alone take more
+        assert f"| {record['share']} % = " in markdown
+    assert all(record["measured_peak_bytes"] < plain["plain_peak_bytes"] for record in records if "error" not in record)
 
 
 @pytest.mark.slow
