@@ -30,13 +30,13 @@ from seqckpt.units import format_bytes
 __all__ = ["READING"]
 
 _Records = list[dict[str, Any]]
-_SMALL, _LARGE = MODELS
+_CLIP_FRAMES = {"cache": (500, 100), "waiting": (500, 50)}  # of either model
 
 
 def _prepare_cache(folder: Path, settings: Settings) -> _Records:
-    lengths = {_SMALL: 500, _LARGE: 100}
     common = {"folder": str(folder), "repeats": settings["repeats"]}
-    return [{"model": model, "num_frames": length, **common} for model, length in lengths.items()]
+    lengths = zip(MODELS, _CLIP_FRAMES["cache"], strict=True)
+    return [{"model": model, "num_frames": length, **common} for model, length in lengths]
 
 
 def _show_cache(records: _Records, report: Report) -> None:
@@ -51,8 +51,8 @@ def _show_cache(records: _Records, report: Report) -> None:
 
 def _prepare_waiting(folder: Path, settings: Settings) -> _Records:
     video = make_long_video(folder, seconds=600)
-    lengths = {_SMALL: 500, _LARGE: 50}
-    return [{"model": model, "video": str(video), "num_frames": length} for model, length in lengths.items()]
+    lengths = zip(MODELS, _CLIP_FRAMES["waiting"], strict=True)
+    return [{"model": model, "video": str(video), "num_frames": length} for model, length in lengths]
 
 
 def _show_waiting(records: _Records, report: Report) -> None:
@@ -75,10 +75,10 @@ def _prepare_memory(folder: Path, settings: Settings) -> _Records:
 
 def _show_memory(records: _Records, report: Report) -> None:
     for record in records:
-        growth = "" if record["growth_bytes"] is None else f"{format_bytes(record['growth_bytes'])}: "
+        growth = "" if record["growth_bytes"] is None else f" {format_bytes(record['growth_bytes'])}"
         report.add_note(
             f"memory: {record['num_frames']} frames of {PIXELS} px streamed forward and backward in "
-            f"{record['seconds']:.0f} s: {growth}{record['meaning']}; the frames are "
+            f"{record['seconds']:.0f} s: {record['meaning']}{growth}; the frames are "
             f"{format_bytes(record['frame_bytes'])}"
         )
 

@@ -79,7 +79,7 @@ class Reading:
         ((clip,),) = clip_loader([[_open_clip(video, fps=25.0, pixels=PIXELS, length=num_frames)]], seed=0, epoch=0)
         seconds = time_step(partial(_read_both_ways, clip.frames), "cpu")
         record = {"num_frames": len(clip), "frame_bytes": len(clip) * 3 * PIXELS**2, "seconds": seconds}
-        return {**record, "growth_bytes": meter.read(), "meaning": meter.meaning}
+        return {**record, "growth_bytes": meter.read(), "meaning": meter.meaning.removesuffix(" in a step")}
 
     def decoding(self, *, video: str, program: str, num_threads: int) -> dict[str, Any]:
         """Decode a video at one frame a second, resized, with this package (no `program`) or with ffmpeg."""

@@ -91,6 +91,24 @@ def check_video(markdown: str, data: dict[str, Any]) -> None:
     assert all(len(record["seconds"]) == 1 for record in records)
 
 
+@pytest.mark.usefixtures("in_this_process")
+def test_steps_that_read(tmp_path: Path, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the cache and from a video; the second model is a small one here."""
+    monkeypatch.setitem(reading.MODELS, list(reading.MODELS)[1], ("small", 16, 4))
+    for what in ("cache", "waiting"):
+        monkeypatch.setitem(reading._CLIP_FRAMES, what, (30, 50))
+    shutil.copy(sample / "videos" / "video04.mp4", tmp_path / "long-600.mp4")  # in the place of the one to be made
+    markdown, data = run("reading", tmp_path / "out", f"what=waiting,cache repeats=2 folder={tmp_path}")
+    found = [(record["what"], record["num_frames"], record["model"]) for record in data["records"]]
+    models = list(reading.MODELS)
+    assert found == [(what, n, m) for what in ("waiting", "cache") for n, m in zip((30, 50), models, strict=True)]
+    for record in data["records"][:2]:
+        assert 0 <= record["waiting_seconds"] <= record["step_reading_ahead_seconds"]
+    for record in data["records"][2:]:
+        assert len(record["read_seconds"]) == len(record["step_seconds"]) == 2
+    assert markdown.count(f"| {models[1]} | 50 | ") == 2
+
+
 def test_decoding_keeps_its_own_processes_to_the_cores_asked_for(tmp_path: Path, sample: Path) -> None:
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     shutil.copy(sample / "videos" / "video04.mp4", tmp_path / "long-60.mp4")  # in the place of the one to be made
