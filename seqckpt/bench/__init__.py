@@ -5,8 +5,8 @@
 - `cases`: what there is, one line each; `case`: what a case is, its settings; `report`: tables, JSON, pictures.
 - `worker`: a process for each measurement; `subject`: the step that it holds, its seconds, peak and gradients; `turns`:
   ways side by side, steps in turn; `capped`, `within_cap`: the largest size within a cap; `hardware`: on what.
-- `peers`: what a user would write instead; `video_model`, `networks`: what is trained;
-  `made_videos`, `long_video`: what is read.
+- `peers`: what a user would write instead; `video_model`, `networks`: what is trained; `made_videos`:
+  what is read; `reading_subject`: what is measured of that.
 - Cases: `video`, `video_long`, `lm`, `memonger_cnn`, `nin`, `rnn`, `suggest`, `learning`, `planning`, `reading`,
   `online`, `host_memory`, `fixed_costs`.
 

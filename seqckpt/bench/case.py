@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import difflib
-import io
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from seqckpt.bench.report import Report
 from seqckpt.errors import UsageError
-from seqckpt.progress import progress_bar
 
-__all__ = ["Case", "Settings", "case_that_prints", "read_settings"]
+__all__ = ["Case", "Settings", "check_known", "read_settings"]
 
 Settings = dict[str, Any]
 
@@ -38,30 +35,15 @@ class Case:
         return chosen | {name: _parse(name, text, self.settings[name]) for name, text in given.items()}
 
 
-def case_that_prints(
-    name: str,
-    meaning: str,
-    main: Callable[[Sequence[str]], int],
-    *,
-    settings: Mapping[str, Any],
-    quick: Mapping[str, Any] | None = None,
-) -> Case:
-    """A case from a function that is given arguments (what to measure, then key=value), prints, and returns 0.
+def check_known(key: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError where one of the names given to a setting is not among those that are known.
 
-    `settings["what"]` lists what to measure, one call each; empty settings are not handed on.
+    >>> check_known("what", ["cold"], ["cold", "warm"])
     """
-
-    def run(chosen: Settings, report: Report) -> None:
-        given = [f"{key}={value}" for key, value in chosen.items() if key != "what" and value != ""]
-        for what in progress_bar(chosen["what"], desc=name, unit="measurement"):
-            written = io.StringIO()
-            with redirect_stdout(written):
-                code = main([what, *given])
-            report.add_note(written.getvalue().strip())
-            if code:
-                raise UsageError(f"{name}: what={what} cannot be measured with {' '.join(given)}")
-
-    return Case(name, meaning, run, settings, quick or {})
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise UsageError(f"{key}={name}: expected some of {', '.join(known)}")
 
 
 def read_settings(cases: list[Case], given: Mapping[str, str]) -> dict[str, dict[str, str]]:

@@ -1,231 +1,148 @@
 """Case reading: what reading costs, against the step that it feeds, in memory, and against the ffmpeg command line.
 
 - cache: an epoch's frames from the cache, against steps of two models.
-- waiting: the share of a step spent waiting for frames that are streamed.
+- waiting: the share of a step spent waiting for frames that are streamed (854 x 480, 25 fps, a sample each second).
 - memory: resident memory while frames of 224 pixels are streamed.
 - decoding: a long video at one frame a second, against ffmpeg (on Linux: on that many `threads`' cores, for either).
 - augmentation: what each augmentation costs.
 
-Videos are made once in `folder` (default: a new temporary one): a moving pattern, a key frame every ten seconds.
+Each figure comes from a process of its own. Videos are made once in `folder` (default: a new temporary one): a moving
+pattern, a key frame every ten seconds.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import tempfile
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-import numpy as np
-import torch
-from torch import nn
-
-from seqckpt.bench.case import Case, Settings
-from seqckpt.bench.long_video import make_long_video
-from seqckpt.bench.made_videos import write_pattern
+from seqckpt.bench.case import Case, Settings, check_known
+from seqckpt.bench.made_videos import make_long_video, write_pattern
+from seqckpt.bench.reading_subject import AUGMENTATIONS, MODELS, PIXELS, Reading
 from seqckpt.bench.report import Report
-from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
-from seqckpt.data import Augmentation, Clip, FrameSource, Video, WaitingTime, clip_loader, sample_videos
-from seqckpt.data.frame_cache import CachedFrames
-from seqckpt.errors import UsageError
-from seqckpt.memory import PeakMeter
-from seqckpt.models import FrameTransform, VideoModel, apply_batch_norm_policy, build_encoder
+from seqckpt.bench.worker import Worker
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
 __all__ = ["READING"]
 
-_CHUNK = 25
-_JOBS = {  # encoder, pixels, hidden size, frames of a clip: the default configuration, and a usual one
-    "the default configuration (small encoder, 64 px)": ("small", 64, 128, 500),
-    "ResNet-18 at 224 px": ("resnet18", 224, 256, 100),
-}
+_Records = list[dict[str, Any]]
+_CLIP_FRAMES = {"cache": (500, 100), "waiting": (500, 50)}  # of either model
 
 
-def measure_cache(folder: Path, settings: Settings, report: Report) -> None:
-    """Read a clip from the cache as a step does, chunk by chunk forward and then backward, without hiding it."""
-    for name, (encoder, pixels, hidden_size, num_frames) in _JOBS.items():
-        path = folder / f"{pixels}.frames"
-        frames = np.random.default_rng(0).integers(0, 256, (num_frames, 3, pixels, pixels), np.uint8)
-        frames.tofile(path)
-        source = CachedFrames(path, 0, (num_frames, 3, pixels, pixels))
-        model = _build_model(encoder, hidden_size)
-        step = _median_seconds(partial(_step, model, torch.from_numpy(frames)), settings["repeats"])
-        read = _median_seconds(partial(_read_both_ways, source), settings["repeats"])
-        share = f"{read / step:.2%} of the step"
-        report.add_note(f"{name}, {num_frames} frames: reading {1000 * read:.1f} ms, step {step:.2f} s: {share}")
+def _prepare_cache(folder: Path, settings: Settings) -> _Records:
+    common = {"folder": str(folder), "repeats": settings["repeats"]}
+    lengths = zip(MODELS, _CLIP_FRAMES["cache"], strict=True)
+    return [{"model": model, "num_frames": length, **common} for model, length in lengths]
 
 
-def measure_waiting(folder: Path, settings: Settings, report: Report) -> None:
-    """Run steps on clips that are decoded on the way (854 x 480, 25 fps, a sample each second), read ahead or not."""
-    path = make_long_video(folder, seconds=600)
-    for name, (encoder, pixels, hidden_size, _) in _JOBS.items():
-        model = _build_model(encoder, hidden_size)
-        _step(model, torch.zeros(2 * _CHUNK, 3, pixels, pixels, dtype=torch.uint8))  # warms up
-        (video,) = sample_videos([path], fps=1.0, image_size=(pixels, pixels), cache_dir=None, progress=False)
-        clip = _make_clip(video.frames, 500 if encoder == "small" else 50)
-        waiting = WaitingTime()
-        started = time.perf_counter()
-        _step(model, clip.frames)
-        alone = time.perf_counter() - started
-        ((ahead,),) = clip_loader([[clip]], seed=0, epoch=0, waiting=waiting)
-        started = time.perf_counter()
-        _step(model, ahead.frames)
-        seconds = time.perf_counter() - started
+def _show_cache(records: _Records, report: Report) -> None:
+    rows = []
+    for record in records:
+        read, step = median(record["read_seconds"]), median(record["step_seconds"])
+        cells = [f"{1000 * read:.1f} ms", f"{step:.2f} s", f"{read / step:.2%}"]
+        rows.append([record["model"], f"{record['num_frames']}", *cells])
+    title = "cache: a clip read in chunks, forward and backward"
+    report.add_table(title, ["model", "frames", "reading", "step", "of the step"], rows)
+
+
+def _prepare_waiting(folder: Path, settings: Settings) -> _Records:
+    video = make_long_video(folder, seconds=600)
+    lengths = zip(MODELS, _CLIP_FRAMES["waiting"], strict=True)
+    return [{"model": model, "video": str(video), "num_frames": length} for model, length in lengths]
+
+
+def _show_waiting(records: _Records, report: Report) -> None:
+    rows = []
+    for record in records:
+        ahead = record["step_reading_ahead_seconds"]
+        cells = [f"{record['step_seconds']:.1f} s", f"{ahead:.1f} s", f"{record['waiting_seconds'] / ahead:.1%}"]
+        rows.append([record["model"], f"{record['num_frames']}", *cells])
+    heads = ["model", "frames", "step", "step, read ahead", "of which waiting for frames"]
+    report.add_table("waiting: a step on frames that are streamed", heads, rows)
+
+
+def _prepare_memory(folder: Path, settings: Settings) -> _Records:
+    num_frames = settings["frames"]
+    video = folder / f"square-{num_frames}.mp4"
+    if not video.exists():
+        write_pattern(video, width=PIXELS, height=PIXELS, num_frames=num_frames, key_every=50)
+    return [{"video": str(video), "num_frames": num_frames}]
+
+
+def _show_memory(records: _Records, report: Report) -> None:
+    for record in records:
+        growth = "" if record["growth_bytes"] is None else f" {format_bytes(record['growth_bytes'])}"
         report.add_note(
-            f"{name}, {len(clip)} frames streamed: step {alone:.1f} s, with reading ahead {seconds:.1f} s, of which "
-            f"{waiting.seconds / seconds:.1%} waiting for frames"
+            f"memory: {record['num_frames']} frames of {PIXELS} px streamed forward and backward in "
+            f"{record['seconds']:.0f} s: {record['meaning']}{growth}; the frames are "
+            f"{format_bytes(record['frame_bytes'])}"
         )
 
 
-def measure_memory(folder: Path, settings: Settings, report: Report) -> None:
-    """Stream frames of 224 pixels in chunks, forward and backward, as training without a cache does."""
-    num_frames, pixels = settings["frames"], 224
-    path = folder / f"square-{num_frames}.mp4"
-    if not path.exists():
-        write_pattern(path, width=pixels, height=pixels, num_frames=num_frames, key_every=50)
-    meter = PeakMeter()
-    meter.start()
-    (video,) = sample_videos([path], fps=25.0, image_size=(pixels, pixels), cache_dir=None)
-    ((clip,),) = clip_loader([[_make_clip(video.frames, num_frames)]], seed=0, epoch=0)
-    started = time.perf_counter()
-    _read_both_ways(clip.frames)
-    report.add_note(
-        f"{len(clip)} frames of {pixels} px streamed forward and backward in {time.perf_counter() - started:.0f} s: "
-        f"{format_bytes(meter.read() or 0)} ({meter.meaning}); the frames are {format_bytes(len(clip) * 3 * pixels**2)}"
-    )
+def _prepare_decoding(folder: Path, settings: Settings) -> _Records:
+    common = {"video": str(make_long_video(folder, seconds=settings["seconds"])), "num_threads": settings["threads"]}
+    programs = ["", *filter(None, [shutil.which("ffmpeg")])]
+    return [{"program": program, **common} for _ in range(settings["repeats"]) for program in programs]
 
 
-def measure_decoding(folder: Path, settings: Settings, report: Report) -> None:
-    """Decode a long video of 480p at one frame a second, resized to 224, with this package and with ffmpeg."""
-    path = make_long_video(folder, seconds=settings["seconds"])
-    cores = sorted(os.sched_getaffinity(0))[: settings["threads"]]
-    os.sched_setaffinity(0, cores)  # also of the programs started from here
-    program = shutil.which("ffmpeg")
-    times: dict[str, list[tuple[float, float]]] = {"seqckpt": [], "ffmpeg": []}
-    output = folder / "ffmpeg.raw"
-    threads = ["-threads", str(len(cores))]
-    command = [program or "", "-v", "error", "-y", *threads, "-i", str(path), "-vf", "fps=1,scale=224:224:flags=area"]
-    command += ["-pix_fmt", "rgb24", "-f", "rawvideo", *threads, str(output)]
-    for _ in range(settings["repeats"]):
-        started = _clocks()
-        (video,) = sample_videos([path], fps=1.0, image_size=(224, 224), cache_dir=folder / "cache", progress=False)
-        times["seqckpt"].append(_since(started))
-        shutil.rmtree(folder / "cache")
-        report.add_note(f"seqckpt: {len(video.frames)} frames into the cache in {_show(times['seqckpt'][-1])}")
-        if program is None:
-            report.add_note("ffmpeg is not installed: nothing to compare with")
-            return
-        started = _clocks()
-        subprocess.run(command, check=True)
-        times["ffmpeg"].append(_since(started))
-        num_frames = output.stat().st_size // (3 * 224 * 224)
-        output.unlink()
-        report.add_note(f"ffmpeg: {num_frames} frames into a file in {_show(times['ffmpeg'][-1])}")
-    (own, own_work), (other, other_work) = (
-        (median(wall for wall, _ in values), median(work for _, work in values)) for values in times.values()
-    )
-    report.add_note(
-        f"on {len(cores)} core(s): {own / other:.2f} times as long as ffmpeg, {own_work / other_work:.2f} times the "
-        "processor time"
-    )
+def _show_decoding(records: _Records, report: Report) -> None:
+    medians = {}
+    rows = []
+    for by in dict.fromkeys(record["by"] for record in records):
+        own = [record for record in records if record["by"] == by]
+        medians[by] = [median(record[key] for record in own) for key in ("seconds", "processor_seconds")]
+        rows.append([by, f"{own[0]['num_frames']:,}", *(f"{seconds:.1f} s" for seconds in medians[by])])
+    title = f"decoding: a frame a second of a long video, at {PIXELS} px, on {records[0]['num_cores']} core(s)"
+    report.add_table(title, ["by", "frames", "time", "processor time"], rows)
+    if "ffmpeg" not in medians:
+        report.add_note("ffmpeg is not installed: nothing to compare with")
+        return
+    whole, work = (own / other for own, other in zip(medians["seqckpt"], medians["ffmpeg"], strict=True))
+    report.add_note(f"{whole:.2f} times as long as ffmpeg, {work:.2f} times the processor time")
 
 
-def _clocks() -> tuple[float, float]:
-    """Seconds on the wall, and seconds of processor time of this process and the ones it has waited for."""
-    used = os.times()
-    return time.perf_counter(), used.user + used.system + used.children_user + used.children_system
+def _prepare_augmentation(folder: Path, settings: Settings) -> _Records:
+    return [{"kind": kind, "repeats": settings["repeats"]} for kind in AUGMENTATIONS]
 
 
-def _since(started: tuple[float, float]) -> tuple[float, float]:
-    now = _clocks()
-    return now[0] - started[0], now[1] - started[1]
+def _show_augmentation(records: _Records, report: Report) -> None:
+    rows = [[record["kind"], f"{1000 * median(record['seconds']) / record['num_frames']:.2f} ms"] for record in records]
+    report.add_table(f"augmentation of frames of {PIXELS} px", ["kind", "a frame"], rows)
 
 
-def _show(times: tuple[float, float]) -> str:
-    return f"{times[0]:.1f} s ({times[1]:.1f} s of processor time)"
-
-
-def measure_augmentation(folder: Path, settings: Settings, report: Report) -> None:
-    """Augment a chunk of frames of 224 pixels on this machine's CPU."""
-    frames = torch.randint(256, (_CHUNK, 3, 224, 224), dtype=torch.uint8)
-    kinds = {
-        "crop": Augmentation(smallest_crop=0.5),
-        "flip": Augmentation(flip=1.0),
-        "rotation": Augmentation(rotation_degrees=10),
-        "brightness": Augmentation(brightness=0.2),
-        "contrast": Augmentation(contrast=0.2),
-        "saturation": Augmentation(saturation=0.2),
-        "hue": Augmentation(hue=0.05),
-    }
-    for name, kind in kinds.items():
-        source = kind.apply_to(frames, seed=0, epoch=0, video_id="", start=0)
-        seconds = _median_seconds(partial(source.__getitem__, slice(0, _CHUNK)), settings["repeats"])
-        report.add_note(f"{name}: {1000 * seconds / _CHUNK:.2f} ms a frame of 224 px")
-
-
-def _build_model(encoder_name: str, hidden_size: int) -> VideoModel:
-    encoder = build_encoder(encoder_name)
-    apply_batch_norm_policy(encoder, "frozen")
-    rnn = nn.LSTM(encoder.num_features, hidden_size, batch_first=True)
-    head = SegmentedLoss(nn.Linear(hidden_size, 7), nn.CrossEntropyLoss(), 50)
-    return VideoModel(ChunkedEncoder(encoder, _CHUNK, transform=FrameTransform()), SegmentedRNN(rnn, 50), head)
-
-
-def _step(model: VideoModel, frames: FrameSource) -> None:
-    loss, _ = model([frames], [torch.arange(len(frames)) % 7])
-    loss.backward()
-    model.zero_grad(set_to_none=True)
-
-
-def _read_both_ways(source: FrameSource) -> None:
-    starts = range(0, len(source), _CHUNK)
-    for start in [*starts, *reversed(starts[:-1])]:
-        source[start : min(start + _CHUNK, len(source))]
-
-
-def _make_clip(frames: FrameSource, length: int) -> Clip:
-    num_frames = len(frames)
-    labels = torch.zeros(num_frames, dtype=torch.int64)
-    return Clip(
-        Video("video", frames, np.arange(num_frames, dtype=np.float64), labels, None, Path("video.mp4")), 0, length
-    )
-
-
-def _median_seconds(work: Callable[[], object], repeats: int) -> float:
-    seconds = []
-    for _ in range(repeats + 1):  # the first one warms up
-        started = time.perf_counter()
-        work()
-        seconds.append(time.perf_counter() - started)
-    return median(seconds[1:])
-
-
-_MEASUREMENTS = {
-    "cache": measure_cache,
-    "waiting": measure_waiting,
-    "memory": measure_memory,
-    "decoding": measure_decoding,
-    "augmentation": measure_augmentation,
+# What makes the videos and says with what arguments the subject's method is called, a process each; what shows the
+# figures.
+_MEASUREMENTS: dict[str, tuple[Callable[[Path, Settings], _Records], Callable[[_Records, Report], None]]] = {
+    "cache": (_prepare_cache, _show_cache),
+    "waiting": (_prepare_waiting, _show_waiting),
+    "memory": (_prepare_memory, _show_memory),
+    "decoding": (_prepare_decoding, _show_decoding),
+    "augmentation": (_prepare_augmentation, _show_augmentation),
 }
 
 
 def run_reading(settings: Settings, report: Report) -> None:
-    """Make the measurements named, one after the other."""
-    for name in settings["what"]:
-        if name not in _MEASUREMENTS:
-            raise UsageError(f"what={name}: expected some of {', '.join(_MEASUREMENTS)}")
+    """Make the videos, then the measurements named, one after the other."""
+    chosen = settings["what"]
+    check_known("what", chosen, _MEASUREMENTS)
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(settings["folder"] or temporary)
         place.mkdir(parents=True, exist_ok=True)
-        for name in progress_bar(settings["what"], desc="reading", unit="measurement"):
-            report.add_note(f"**{name}**")
-            _MEASUREMENTS[name](place, settings, report)
+        made = progress_bar(chosen, desc="making videos", unit="measurement", leave=False)
+        work = {what: _MEASUREMENTS[what][0](place, settings) for what in made}
+        with progress_bar(total=sum(map(len, work.values())), desc="reading", unit="process") as bar:
+            for what, calls in work.items():
+                records = []
+                for arguments in calls:
+                    with Worker(Reading) as worker:
+                        records.append({"what": what, **worker.ask(what, **arguments)})
+                    bar.update()
+                report.records += records
+                _MEASUREMENTS[what][1](records, report)
 
 
 READING = Case(

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
+from seqckpt.errors import UsageError
 from seqckpt.units import format_bytes
 
-__all__ = ["DoesNotFit", "Refused", "Worker"]
+__all__ = ["DoesNotFit", "Refused", "RefusedUse", "Worker"]
 
 
 class DoesNotFit(Exception):
@@ -30,6 +31,10 @@ class Refused(Exception):
     """A subject cannot be had, or failed: a library that is not installed, say; the message is the reason."""
 
 
+class RefusedUse(Refused, UsageError):
+    """A subject raised a UsageError: its message, for the user where nobody catches it as Refused."""
+
+
 class Worker:
     """A process with one subject; `ask(name, ...)` calls the subject's method of that name and returns its result.
 
@@ -37,7 +42,8 @@ class Worker:
         build: a function of a module, which makes the subject in the process; `arguments` are its keyword arguments.
         limit_bytes: how much the process may allocate beyond what it has at its start (Linux; elsewhere it may all).
 
-    Raises DoesNotFit where the limit is met or the process is gone, Refused with the reason for any other failure.
+    Raises DoesNotFit where the limit is met or the process is gone, RefusedUse for a UsageError in the process, and
+    Refused with the reason for any other failure.
     """
 
     def __init__(self, build: Callable[..., Any], *, limit_bytes: int | None = None, **arguments: Any) -> None:
@@ -69,6 +75,8 @@ class Worker:
         if kind == "memory":
             cap = "the machine has" if self.limit_bytes is None else f"its limit of {format_bytes(self.limit_bytes)}"
             raise DoesNotFit(f"needs more than {cap}")
+        if kind == "usage":
+            raise RefusedUse(value)
         if kind == "error":
             raise Refused(value)
         return value
@@ -123,6 +131,8 @@ def _serve(
 
 
 def _describe(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, UsageError):
+        return "usage", str(error)
     text = f"{type(error).__name__}: {error}".strip()
     is_memory = isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError))
     signs = ["allocate memory", "not enough memory", "out of memory", "bad_alloc"]

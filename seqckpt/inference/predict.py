@@ -123,22 +123,24 @@ def check_outputs(videos: Sequence[NewVideo], folder: Path, *, draw: bool, overw
         raise UsageError(f"{there[0]}{more} exists already: name another folder with output=, or give --overwrite")
 
 
-def predict_video(run: Run, video: NewVideo, folder: Path, *, draw: bool = False) -> VideoSummary:
+def predict_video(
+    run: Run, video: NewVideo, folder: Path, *, draw: bool = False, progress: bool = True
+) -> VideoSummary:
     """Predict a video's phases and write `<name>.csv`, `<name>-ribbon.png` and, to `draw`, `<name>-phases.mp4`.
 
-    Each file appears whole or not at all. Shows a progress bar with the speed against real time. Raises DataError
-    where a frame cannot be decoded.
+    Each file appears whole or not at all. Shows a progress bar with the speed against real time, unless `progress` is
+    false. Raises DataError where a frame cannot be decoded.
     """
     table, ribbon, *drawn = _list_outputs(video, folder, draw=draw)
     timeline = video.frames.timeline
     phases = np.empty(len(video.frames), np.int64)
     started = time.perf_counter()
-    parts = _predict(run, video, phases)
+    parts = _predict(run, video, phases, progress=progress)
     write_table(table, (row for part in parts for row in prediction_rows(part, video.phase_names)))
     elapsed_seconds = time.perf_counter() - started
     plot_ribbons([Ribbon(video.name, None, phases, video.seconds)], video.phase_names, ribbon)
     for path in drawn:
-        _draw(video, phases, path)
+        _draw(video, phases, path, progress=progress)
     return VideoSummary(
         video.name,
         [table, ribbon, *drawn],
@@ -151,8 +153,9 @@ def predict_video(run: Run, video: NewVideo, folder: Path, *, draw: bool = False
 class _Bar:
     """A progress bar over a video's frames that says how many times faster than the video itself it goes."""
 
-    def __init__(self, title: str, num_frames: int, duration_seconds: float) -> None:
-        self._bar = progress_bar(desc=title, total=num_frames, unit="frame", leave=False)
+    def __init__(self, title: str, num_frames: int, duration_seconds: float, *, progress: bool) -> None:
+        options = {} if progress else {"disable": True}
+        self._bar = progress_bar(desc=title, total=num_frames, unit="frame", leave=False, **options)
         self._seconds_per_frame = duration_seconds / max(1, num_frames)
         self._started = time.perf_counter()
 
@@ -178,11 +181,11 @@ def describe_speed(times: float) -> str:
     return f"{times:.0f}x real time" if times >= 10 else f"{times:.1f}x real time"
 
 
-def _predict(run: Run, video: NewVideo, phases: NDArray[np.int64]) -> Iterator[VideoPrediction]:
+def _predict(run: Run, video: NewVideo, phases: NDArray[np.int64], *, progress: bool) -> Iterator[VideoPrediction]:
     """Yield the prediction window by window, and write it into `phases` as well."""
     seconds = video.seconds
     start = 0
-    with _Bar(video.name, len(seconds), video.frames.timeline.duration_seconds) as bar:
+    with _Bar(video.name, len(seconds), video.frames.timeline.duration_seconds, progress=progress) as bar:
         for probabilities in predict_windows(run.model, video.frames, window=_WINDOW):
             stop = start + len(probabilities)
             phases[start:stop] = probabilities.argmax(axis=-1)
@@ -192,7 +195,7 @@ def _predict(run: Run, video: NewVideo, phases: NDArray[np.int64]) -> Iterator[V
             start = stop
 
 
-def _draw(video: NewVideo, phases: NDArray[np.int64], path: Path) -> None:
+def _draw(video: NewVideo, phases: NDArray[np.int64], path: Path, *, progress: bool) -> None:
     """Write the whole video, at its own frame rate, with what was predicted under it."""
     timeline = video.frames.timeline
     stamps = timeline.stamps - timeline.stamps[0]
@@ -211,7 +214,7 @@ def _draw(video: NewVideo, phases: NDArray[np.int64], path: Path) -> None:
         damaged=[] if video.frames.corrupt == "repeat" else None,
     )
     rate = Fraction(len(stamps) / timeline.duration_seconds).limit_denominator(1001)
-    with _Bar(f"drawing {video.name}", len(stamps), timeline.duration_seconds) as bar:
+    with _Bar(f"drawing {video.name}", len(stamps), timeline.duration_seconds, progress=progress) as bar:
 
         def frames() -> Iterator[tuple[int, NDArray[np.uint8]]]:
             for stamp, row in zip(stamps.tolist(), rows, strict=True):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from seqckpt.bench import capped, host_memory, learning, turns, video, video_long
+from seqckpt.bench import capped, host_memory, learning, online, planning, reading, turns, video, video_long
 from seqckpt.bench.suggest import find_by_dynamic_programme
 from seqckpt.cli import main
 from seqckpt.memory import find_best_reset_points
@@ -23,8 +25,9 @@ TINY = {
     "nin": "batch=2 steps=1 torch_segments=1 segments=3",
     "rnn": "lengths=60 hidden_size=8 steps=1",
     "suggest": "sizes=30 checkpoints=3",
-    "planning": "encoder=small pixels=32 frames=40 shares=80 steps=0",
-    "reading": "what=memory frames=30",
+    "planning": "encoder=small pixels=32 frames=40 shares=1,80 steps=0",
+    "reading": "what=memory,augmentation frames=30 repeats=1",
+    "online": "what=latency encoder=small frames=3",
     "host-memory": "lengths=200,400 chunk=10 segment=20",
     "fixed-costs": "chunks=5 frames=20 pixels=16 segment=10 steps=2",
 }
@@ -40,8 +43,8 @@ class LocalWorker:
     def __init__(self, build: Callable[..., Any], *, limit_bytes: int | None = None, **arguments: Any) -> None:
         self.subject = build(**arguments)
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        return getattr(self.subject, name)(*arguments)
+    def ask(self, name: str, *arguments: Any, **named: Any) -> Any:
+        return getattr(self.subject, name)(*arguments, **named)
 
     def __enter__(self) -> LocalWorker:
         return self
@@ -51,7 +54,7 @@ class LocalWorker:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (turns, capped, video, video_long, host_memory, learning):
+    for module in (turns, capped, video, video_long, host_memory, learning, online, planning, reading):
         monkeypatch.setattr(module, "Worker", LocalWorker)
 
 
@@ -68,12 +71,14 @@ def test_a_case_leaves_tables_figures_and_the_machine(
     if case not in IN_PROCESSES:
         request.getfixturevalue("in_this_process")
     markdown, data = run(case, tmp_path / "out", TINY[case])
-    assert data["records"] or case == "reading"
+    assert data["records"]
     assert "fails" not in markdown
     assert f"`python -m seqckpt bench {case} " in markdown.splitlines()[-1]
     assert len(list((tmp_path / "out").glob("*.svg"))) == PICTURES.get(case, 0)
     if case == "video":
         check_video(markdown, data)
+    if case == "planning":
+        check_planning(markdown, data)
 
 
 def check_video(markdown: str, data: dict[str, Any]) -> None:
@@ -84,6 +89,50 @@ def check_video(markdown: str, data: dict[str, Any]) -> None:
     assert errors["tutorial's recipe, chunks of 4"] == pytest.approx(3)  # four pieces: see test_peers.py
     assert "| plain | " in markdown
     assert all(len(record["seconds"]) == 1 for record in records)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_steps_that_read(tmp_path: Path, sample: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the cache and from a video; the second model is a small one here."""
+    monkeypatch.setitem(reading.MODELS, list(reading.MODELS)[1], ("small", 16, 4))
+    for what in ("cache", "waiting"):
+        monkeypatch.setitem(reading._CLIP_FRAMES, what, (30, 50))
+    shutil.copy(sample / "videos" / "video04.mp4", tmp_path / "long-600.mp4")  # in the place of the one to be made
+    markdown, data = run("reading", tmp_path / "out", f"what=waiting,cache repeats=2 folder={tmp_path}")
+    found = [(record["what"], record["num_frames"], record["model"]) for record in data["records"]]
+    models = list(reading.MODELS)
+    assert found == [(what, n, m) for what in ("waiting", "cache") for n, m in zip((30, 50), models, strict=True)]
+    for record in data["records"][:2]:
+        assert 0 <= record["waiting_seconds"] <= record["step_reading_ahead_seconds"]
+    for record in data["records"][2:]:
+        assert len(record["read_seconds"]) == len(record["step_seconds"]) == 2
+    assert markdown.count(f"| {models[1]} | 50 | ") == 2
+
+
+def test_decoding_keeps_its_own_processes_to_the_cores_asked_for(tmp_path: Path, sample: Path) -> None:
+    before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+    shutil.copy(sample / "videos" / "video04.mp4", tmp_path / "long-60.mp4")  # in the place of the one to be made
+    settings = f"what=decoding seconds=60 repeats=2 threads=1 folder={tmp_path}"
+    markdown, data = run("reading", tmp_path / "out", settings)
+    programs = ["seqckpt", "ffmpeg"] if shutil.which("ffmpeg") else ["seqckpt"]
+    assert [record["by"] for record in data["records"]] == programs * 2  # in turn
+    assert {record["num_frames"] for record in data["records"]} <= set(range(60, 72))
+    assert all(f"| {by} | " in markdown for by in programs)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "out"] == ["long-60.mp4"]  # frames are gone
+    if before is not None:
+        assert os.sched_getaffinity(0) == before
+        assert all(record["num_cores"] == 1 for record in data["records"])
+
+
+def check_planning(markdown: str, data: dict[str, Any]) -> None:
+    plain, *records = data["records"]
+    ways = ["planned", "whole chunks", "recompute all"]
+    assert {(record["share"], record["way"]) for record in records} == {(n, way) for n in (1, 80) for way in ways}
+    for record in records:
+        assert record["budget_bytes"] == plain["plain_peak_bytes"] * record["share"] // 100
+        assert ("error" in record) == (record["share"] == 1)  # parameters alone take more
+        assert f"| {record['share']} % = " in markdown
+    assert all(record["measured_peak_bytes"] < plain["plain_peak_bytes"] for record in records if "error" not in record)
 
 
 @pytest.mark.slow
@@ -123,6 +172,10 @@ def test_the_quadratic_programme_is_a_fair_opponent(checkpoints: int) -> None:
         (["video", "models=resnet18"], "models=resnet18: expected encoder-pixels"),
         (["video", "balanced=fast"], "'fast' is no schedule"),
         (["reading", "what=everything"], "what=everything: expected some of cache, waiting, memory"),
+        (["online", "what=everything"], "what=everything: expected some of latency, memory"),
+        (["online", "encoder=vgg"], "encoder=vgg: expected some of small, resnet50"),
+        (["online", "frames=few"], "frames=few: expected a whole number, such as 200"),
+        (["online", "run=nowhere"], "run=nowhere: there is no such run"),
         (["video", "peers=gradcash"], "peers=gradcash: expected some of checkpoint, recipe, gradcache"),
     ],
 )

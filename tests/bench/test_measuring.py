@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from seqckpt.bench import worker
-from seqckpt.bench.case import Case, case_that_prints, read_settings
+from seqckpt.bench.case import Case, read_settings
 from seqckpt.bench.cases import CASES, choose_cases
 from seqckpt.bench.hardware import describe_hardware, read_hardware
 from seqckpt.bench.report import Report, markdown_table
@@ -37,6 +37,9 @@ class Fake:
         if self.kind == "is hungry":
             torch.zeros(2**31, dtype=torch.uint8)
         return float(self.num_asked)
+
+    def complain(self) -> None:
+        raise UsageError(f"kind={self.kind}: expected another")
 
     def peak(self) -> dict[str, int]:
         self.time()
@@ -68,6 +71,10 @@ def test_each_worker_is_a_process_of_its_own() -> None:
         assert [one.ask("time"), one.ask("time"), other.ask("time")] == [2.0, 3.0, 2.0]
         with pytest.raises(worker.Refused, match="AttributeError"):
             one.ask("sing")
+        with pytest.raises(UsageError, match=r"^kind=a: expected another$") as caught:
+            one.ask("complain")
+        assert isinstance(caught.value, worker.Refused)  # for those who go on with the others
+        assert one.ask("time") == 3.0
 
 
 def test_what_would_not_fit_is_not_tried() -> None:
@@ -158,14 +165,3 @@ def test_quick_settings_are_settings(case: Case) -> None:
     assert case.quick.keys() <= case.settings.keys()
     for name, value in case.quick.items():
         assert type(value) is type(case.settings[name]), name
-
-
-def test_a_function_that_prints_becomes_a_case(tmp_path: Path) -> None:
-    def main(arguments: object) -> int:
-        print(f"measured {arguments}")
-        return 0
-
-    case = case_that_prints("speed", "how fast", main, settings={"what": ("cold", "warm"), "frames": 3, "run": ""})
-    report = Report("speed", tmp_path, settings={}, hardware=read_hardware([]))
-    case.run(case.choose({}, is_quick=False), report)
-    assert "measured ['warm', 'frames=3']" in report.write()[0].read_text(encoding="utf-8")
