@@ -74,7 +74,7 @@ def test_each_worker_is_a_process_of_its_own() -> None:
         with pytest.raises(UsageError, match=r"^kind=a: expected another$") as caught:
             one.ask("complain")
         assert isinstance(caught.value, worker.Refused)  # for those who go on with the others
-        assert one.ask("time") == 3.0
+        assert one.ask("time") == 4.0
 
 
 def test_what_would_not_fit_is_not_tried() -> None:
