@@ -56,7 +56,9 @@ def find_largest(
         (a, bytes_a), (b, bytes_b) = sorted(points, key=lambda point: abs(point[1] - cap_bytes))[:2]
         slope = (bytes_b - bytes_a) / (b - a)
         guess = a + int((cap_bytes - bytes_a) // slope) if slope > 0 else most
-        guess = min(guess, _LEAP * low) if guess < high else (low + high) // 2
+        if guess >= high and high <= most:  # something below it did not fit: the line is not to be trusted
+            guess = (low + high) // 2
+        guess = min(guess, _LEAP * low)
         size = min(max(guess, low + max(1, round(_RESOLUTION * low))), high - 1, most)
         predicted = round(bytes_a + slope * (size - a))
         trials.append(Trial(size, predicted, measure(size)))
