@@ -45,8 +45,10 @@ class Subject:
             give_back()
         return seconds
 
-    def peak(self) -> dict[str, int]:
-        """`peak_bytes` of one step without the parameters' gradients, `with_gradients_bytes`, `gradient_bytes`."""
+    def peak(self) -> dict[str, Any]:
+        """`peak_bytes` of one step without the parameters' gradients, `with_gradients_bytes`, `gradient_bytes`; and its
+        `seconds`, which recording makes somewhat longer.
+        """
         self._clear()
         seen: list[bool] = []
         with AllocationRecord(self._device) as record:
@@ -57,7 +59,7 @@ class Subject:
                     record.mark(_FIRST_GRADIENT)
 
             handles = [p.register_post_accumulate_grad_hook(mark) for p in self._parameters.values() if p.requires_grad]
-            self._step()
+            seconds = time_step(self._step, self._device)
             for handle in handles:
                 handle.remove()
         gradients = sum(p.grad.nbytes for p in self._parameters.values() if p.grad is not None)
@@ -70,6 +72,7 @@ class Subject:
             "peak_bytes": max(before, after - gradients),
             "with_gradients_bytes": record.peak_bytes,
             "gradient_bytes": gradients,
+            "seconds": seconds,
         }
 
     def parameter_bytes(self) -> int:

@@ -76,7 +76,8 @@ def measure_side_by_side(
 ) -> dict[str, Figures]:
     """Measure ways by workers that live side by side: each one's peak (`peaks`), then steps in turn, round by round.
 
-    The step whose peak is taken is one of the warm-ups. A way that fails has a `problem` and drops out. `tick` is
+    The step whose peak is taken is one of the warm-ups; where no more are asked for (`num_steps=0`), its seconds stand
+    for the median. A way that fails has a `problem` and drops out. `tick` is
     called with a way's name before each step.
     """
     found = {name: Figures(name) for name in ways}
@@ -99,6 +100,7 @@ def measure_side_by_side(
             if peak is not None:
                 found[name].peak_bytes = peak["peak_bytes"]
                 found[name].with_gradients_bytes = peak["with_gradients_bytes"]
+                found[name].seconds = [] if num_steps else [peak["seconds"]]
         for _ in range(num_warm_ups - peaks if num_steps else 0):
             for name in ways:
                 attempt(name, "time")

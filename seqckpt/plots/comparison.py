@@ -40,7 +40,7 @@ def plot_front(points: Sequence[FrontPoint | Mapping[str, Any]], path: str | Pat
     entries = [point if isinstance(point, FrontPoint) else FrontPoint(**point) for point in points]
     if not entries:
         raise UsageError("no ways to draw: expected at least one point")
-    figure = Figure(figsize=(7.5, 5.6), layout="constrained")
+    figure = Figure(figsize=(9, 5.8), layout="constrained")
     axes = figure.add_subplot()
     ours = sorted((entry.peak_bytes, entry.seconds) for entry in entries if entry.is_ours)
     if len(ours) > 1:
@@ -56,7 +56,7 @@ def plot_front(points: Sequence[FrontPoint | Mapping[str, Any]], path: str | Pat
         size = 90 if entry.is_ours else 60
         at = [entry.peak_bytes], [entry.seconds]
         handles.append(axes.scatter(*at, s=size, color=color, facecolors=face, marker=marker, zorder=2))
-        names.append(entry.label + ("" if entry.is_exact else " (other gradients)"))
+        names.append(entry.label + ("" if entry.is_exact else " (gradients not exact)"))
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(base=2, subs=(1.0,), numticks=9))
     axes.xaxis.set_minor_formatter(NullFormatter())

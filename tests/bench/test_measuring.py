@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,9 +42,9 @@ class Fake:
     def complain(self) -> None:
         raise UsageError(f"kind={self.kind}: expected another")
 
-    def peak(self) -> dict[str, int]:
+    def peak(self) -> dict[str, Any]:
         self.time()
-        return {"peak_bytes": 10, "with_gradients_bytes": 12, "process": os.getpid()}
+        return {"peak_bytes": 10, "with_gradients_bytes": 12, "seconds": 7.0, "process": os.getpid()}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by Linux's own means")
@@ -63,6 +64,11 @@ def test_ways_that_fail_say_why_and_the_others_go_on() -> None:
     assert (found["cannot be had"].problem or "").startswith("fails: RuntimeError: there is no such library")
     assert found["dies"].step_seconds is None
     assert ticks == [*kinds, *["works"] * 3]
+
+
+def test_where_no_steps_are_timed_the_recorded_one_stands_for_them() -> None:
+    found = measure_side_by_side({"a": {"kind": "works"}}, Fake, num_steps=0)
+    assert found["a"].step_seconds == 7.0
 
 
 def test_each_worker_is_a_process_of_its_own() -> None:
