@@ -36,7 +36,7 @@ def build_rnn_subject(*, num_steps: int, hidden_size: int, levels: tuple[int, ..
 
 
 def run_rnn(settings: Settings, report: Report) -> None:
-    """Every length: nn.LSTM, segments of about the square root of T, and two levels of about its cube root."""
+    """Every length: nn.LSTM; segments of about the square root of T; those again, within longer ones."""
     hidden_size, lengths = settings["hidden_size"], sorted(settings["lengths"])
     heads = ["T", "way", "peak of a step", "less", "median step", "of nn.LSTM"]
     rows = []
@@ -72,13 +72,12 @@ def run_rnn(settings: Settings, report: Report) -> None:
 
 
 def _ways(num_steps: int, hidden_size: int) -> dict[str, dict[str, Any]]:
-    one = max(1, round(math.sqrt(num_steps)))
-    inner = max(1, round(num_steps ** (1 / 3)))
-    outer = max(inner, inner * inner)
+    inner = max(1, round(math.sqrt(num_steps)))
+    outer = max(inner, round(math.sqrt(num_steps * inner)))
     common = {"num_steps": num_steps, "hidden_size": hidden_size}
     return {
         "nn.LSTM": {"levels": (), **common},
-        f"SegmentedRNN({one})": {"levels": (one,), **common},
+        f"SegmentedRNN({inner})": {"levels": (inner,), **common},
         f"SegmentedRNN([{outer}, {inner}])": {"levels": (outer, inner), **common},
     }
 
