@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from seqckpt.bench.case import Settings
+from seqckpt.bench.gradient_errors import Errors, measure_gradient_errors, show_errors
 from seqckpt.bench.hardware import default_device, free_memory
 from seqckpt.bench.report import Report
 from seqckpt.bench.turns import measure_side_by_side
@@ -43,7 +42,8 @@ def compare_within_cap(
 ) -> None:
     """Find each way's largest size, time them all at it in turn, compare gradients, and add a table.
 
-    What is held against the cap is everything: parameters, gradients, and the step's peak.
+    What is held against the cap is parameters, gradients and all else that the step allocates at its peak; the inputs,
+    which are the same for all ways, are not.
     """
     found: dict[str, Largest | str] = {}
     most = 10**9
@@ -56,12 +56,13 @@ def compare_within_cap(
     arguments = {name: {**comparison.ways[name], "size": size} for name, size in sizes.items()}
     figures = measure_side_by_side(arguments, comparison.build, num_steps=settings["steps"], peaks=False, tick=tick)
     seconds = {name: f.step_seconds / sizes[name] for name, f in figures.items() if f.step_seconds is not None}
-    errors = _gradient_errors(comparison, tick)
+    small = {name: {**arguments, "size": comparison.error_size} for name, arguments in comparison.ways.items()}
+    errors = measure_gradient_errors(small, comparison.build, tick=tick)
     _add(comparison, cap_bytes, report, found, seconds, errors)
 
 
 def _find(comparison: Comparison, name: str, cap_bytes: int, most: int) -> Largest | str:
-    problems: list[str] = []
+    problems: dict[int, str] = {}
 
     def measure(size: int) -> int | None:
         try:
@@ -71,29 +72,14 @@ def _find(comparison: Comparison, name: str, cap_bytes: int, most: int) -> Large
         except DoesNotFit:
             return None
         except Refused as error:
-            problems.append(str(error))
+            problems[size] = str(error)
             return None
 
     found = find_largest(measure, cap_bytes, first=comparison.first, most=most)
-    if found is None:
-        return f"fails: {problems[0]}" if problems else f"does not fit, not even {comparison.first[0]}"
-    return found
-
-
-def _gradient_errors(comparison: Comparison, tick: Callable[[str], object]) -> dict[str, float | str]:
-    errors: dict[str, float | str] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        path = str(Path(folder) / "plain.pt")
-        for number, (name, arguments) in enumerate(comparison.ways.items()):
-            tick(f"gradients: {name}")
-            try:
-                with Worker(comparison.build, size=comparison.error_size, dtype="float64", **arguments) as worker:
-                    if number == 0:
-                        worker.ask("write_gradients", path)
-                    errors[name] = worker.ask("gradient_error", path)
-            except (DoesNotFit, Refused) as error:
-                errors[name] = str(error)
-    return errors
+    if problems:  # another fault than want of memory: no size above it was looked at
+        size, problem = next(iter(problems.items()))
+        return f"fails with {comparison.size_name} {size}: {problem}"
+    return found or f"does not fit, not even {comparison.first[0]}"
 
 
 def _add(
@@ -102,14 +88,13 @@ def _add(
     report: Report,
     found: Mapping[str, Largest | str],
     seconds: Mapping[str, float],
-    errors: Mapping[str, float | str],
+    errors: Mapping[str, Errors],
 ) -> None:
     plain = next(iter(comparison.ways))
     rows = []
     for name, largest in found.items():
-        error = errors[name]
-        written = f"{error:.0e}" if isinstance(error, float) else str(error)
-        record: dict[str, Any] = {"title": comparison.title, "name": name, "gradient_error": error}
+        written = show_errors(errors[name])
+        record: dict[str, Any] = {"title": comparison.title, "name": name, "gradient_errors": errors[name]}
         if isinstance(largest, str):
             report.records.append({**record, "problem": largest})
             rows.append([name, largest, "", "", "", "", written])

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
+from seqckpt.bench.gradient_errors import Errors
 from seqckpt.bench.worker import DoesNotFit, Refused, Worker
 from seqckpt.units import format_bytes
 
@@ -18,7 +19,7 @@ _ROOM = 0.85  # of what is free: what may be asked of the machine
 
 @dataclass
 class Figures:
-    """What was measured of one way: seconds of each step, bytes of its peak, and the gradients' error.
+    """What was measured of one way: seconds of each step, bytes of its peak, and the gradients' errors.
 
     `problem` says why there are none: that it does not fit, or cannot be had.
     """
@@ -27,7 +28,7 @@ class Figures:
     seconds: list[float] = field(default_factory=list)
     peak_bytes: int | None = None
     with_gradients_bytes: int | None = None
-    gradient_error: float | None = None
+    gradient_errors: Errors = field(default_factory=dict)
     problem: str | None = None
 
     @property

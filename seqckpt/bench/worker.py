@@ -8,6 +8,7 @@ step in turn: then all of them see the same machine.
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -42,8 +43,8 @@ class Worker:
         build: a function of a module, which makes the subject in the process; `arguments` are its keyword arguments.
         limit_bytes: how much the process may allocate beyond what it has at its start (Linux; elsewhere it may all).
 
-    Raises DoesNotFit where the limit is met or the process is gone, RefusedUse for a UsageError in the process, and
-    Refused with the reason for any other failure.
+    Raises DoesNotFit where the limit is met or the system has killed the process, RefusedUse for a UsageError in the
+    process, and Refused with the reason for any other failure.
     """
 
     def __init__(self, build: Callable[..., Any], *, limit_bytes: int | None = None, **arguments: Any) -> None:
@@ -64,14 +65,14 @@ class Worker:
         try:
             self._connection.send((name, arguments, named))
         except OSError:
-            raise DoesNotFit("its process has ended: the system may have stopped it for want of memory") from None
+            raise self._describe_end() from None
         return self._receive()
 
     def _receive(self) -> Any:
         try:
             kind, value = self._connection.recv()
         except (EOFError, OSError):
-            raise DoesNotFit("its process has ended: the system may have stopped it for want of memory") from None
+            raise self._describe_end() from None
         if kind == "memory":
             cap = "the machine has" if self.limit_bytes is None else f"its limit of {format_bytes(self.limit_bytes)}"
             raise DoesNotFit(f"needs more than {cap}")
@@ -80,6 +81,17 @@ class Worker:
         if kind == "error":
             raise Refused(value)
         return value
+
+    def _describe_end(self) -> DoesNotFit | Refused:
+        """Why there is no answer: want of memory, if the system killed the process or it aborted under a limit."""
+        self._process.join(timeout=5)
+        code = self._process.exitcode
+        how = f"by {signal.Signals(-code).name}" if code and code < 0 else f"with exit code {code}"
+        if code == -signal.SIGKILL:
+            return DoesNotFit(f"its process ended {how}: the system does that for want of memory")
+        if code == -signal.SIGABRT and self.limit_bytes is not None:
+            return DoesNotFit(f"its process ended {how} under its limit of {format_bytes(self.limit_bytes)}")
+        return Refused(f"its process ended {how}")
 
     def close(self) -> None:
         """End the process."""
@@ -109,25 +121,26 @@ def _serve(
 ) -> None:
     """The process's own work: build the subject, then answer until the other end is closed."""
     torch.set_num_threads(threads)
+    subject = None
     try:
         subject = build(**arguments)
         if limit is not None:
             _limit_memory(limit)
-        connection.send(("built", None))
+        answer: tuple[str, Any] = ("built", None)
     except Exception as error:
-        connection.send(_describe(error))
-        return
-    while True:
-        try:
-            name, given, named = connection.recv()
-        except (EOFError, KeyboardInterrupt):
-            return
-        try:
-            answer = ("result", getattr(subject, name)(*given, **named))
-        except Exception as error:
-            answer = _describe(error)
-            error.__traceback__ = None  # it holds the step's tensors
+        answer = _describe(error)
+    try:
         connection.send(answer)
+        while subject is not None:
+            name, given, named = connection.recv()
+            try:
+                answer = ("result", getattr(subject, name)(*given, **named))
+            except Exception as error:
+                answer = _describe(error)
+                error.__traceback__ = None  # it holds the step's tensors
+            connection.send(answer)
+    except (EOFError, OSError, KeyboardInterrupt):  # nobody is there any more
+        return
 
 
 def _describe(error: BaseException) -> tuple[str, str]:

@@ -22,7 +22,7 @@ _BYTES = FuncFormatter(lambda num_bytes, _: format_bytes(num_bytes).replace(".0 
 @dataclass(frozen=True)
 class FrontPoint:
     """One way: the peak memory of a step in bytes, and its seconds; `is_ours` is drawn large, in one
-    colour, and joined by a line.
+    colour; the best of those are joined by a line.
     """
 
     label: str
@@ -42,9 +42,12 @@ def plot_front(points: Sequence[FrontPoint | Mapping[str, Any]], path: str | Pat
         raise UsageError("no ways to draw: expected at least one point")
     figure = Figure(figsize=(9, 5.8), layout="constrained")
     axes = figure.add_subplot()
-    ours = sorted((entry.peak_bytes, entry.seconds) for entry in entries if entry.is_ours)
-    if len(ours) > 1:
-        axes.plot(*zip(*ours, strict=True), color=PALETTE[0], linewidth=1.2, zorder=1)
+    front: list[tuple[float, float]] = []
+    for point in sorted((entry.peak_bytes, entry.seconds) for entry in entries if entry.is_ours):
+        if not front or point[1] < front[-1][1]:  # no other of ours takes less of both
+            front.append(point)
+    if len(front) > 1:
+        axes.plot(*zip(*front, strict=True), color=PALETTE[0], linewidth=1.2, zorder=1)
     handles, names = [], []
     number = {True: 0, False: 0}
     for entry in entries:

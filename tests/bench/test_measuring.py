@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,8 @@ class Fake:
         self.num_asked += 1
         if self.kind == "dies":
             os._exit(1)
+        if self.kind == "is killed":
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "is hungry":
             torch.zeros(2**31, dtype=torch.uint8)
         return float(self.num_asked)
@@ -49,7 +53,7 @@ class Fake:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited by Linux's own means")
 def test_ways_that_fail_say_why_and_the_others_go_on() -> None:
-    kinds = ["works", "dies", "is hungry", "cannot be had"]
+    kinds = ["works", "dies", "is killed", "is hungry", "cannot be had"]
     ticks: list[str] = []
     found = measure_side_by_side(
         {kind: {"kind": kind} for kind in kinds}, Fake, num_steps=3, limit_bytes=2**30, tick=ticks.append
@@ -57,8 +61,9 @@ def test_ways_that_fail_say_why_and_the_others_go_on() -> None:
     assert found["works"].seconds == [2.0, 3.0, 4.0]  # the one whose peak was taken warmed up
     assert found["works"].step_seconds == 3.0
     assert (found["works"].peak_bytes, found["works"].problem) == (10, None)
-    assert found["dies"].problem == (
-        "does not fit: its process has ended: the system may have stopped it for want of memory"
+    assert found["dies"].problem == "fails: its process ended with exit code 1"
+    assert found["is killed"].problem == (
+        "does not fit: its process ended by SIGKILL: the system does that for want of memory"
     )
     assert found["is hungry"].problem == "does not fit: needs more than its limit of 1.00 GiB"
     assert (found["cannot be had"].problem or "").startswith("fails: RuntimeError: there is no such library")
@@ -113,6 +118,31 @@ def test_a_search_ends_at_the_most_that_is_asked_for() -> None:
     assert (found.size, found.is_open) == (40, True)
     assert find_largest(lambda size: 2000, 1000, first=(1, 2), most=40) is None
     assert find_largest(lambda size: None, 1000, first=(1, 2), most=40) is None
+
+
+@pytest.mark.parametrize(
+    ("measure", "largest"),
+    [
+        (lambda size: None if size >= 80 else 100 + size, 79),  # a cliff between the first two
+        (lambda size: None if size > 1000 else 100 + size, 1000),
+        (lambda size: 100 if size < 777 else 10**6, 776),
+        (lambda size: 100 + size**2, 999),
+        (lambda size: 100 + size // 10**6, 899 * 10**6 + 999_999),  # far beyond the first
+    ],
+)
+def test_a_search_ends_near_the_largest_however_memory_grows(
+    measure: Callable[[int], int | None], largest: int
+) -> None:
+    found = find_largest(measure, 999 if largest > 10**6 else 10**6 - 1, first=(40, 80), most=10**10)
+    assert found is not None
+    assert largest * 0.98 - 1 <= found.size <= largest
+    assert not found.is_open
+
+
+def test_sizes_to_begin_with_must_grow() -> None:
+    for first, most in (((2, 2), 10), ((0, 1), 10), ((40, 80), 60)):
+        with pytest.raises(ValueError, match=r"expected two growing sizes from 1 to most"):
+            find_largest(lambda size: 1, 10, first=first, most=most)
 
 
 def test_a_report_is_markdown_and_json_with_the_machine_under_it(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import math
 
 import pytest
 import torch
@@ -71,6 +72,12 @@ def test_relative_error_is_the_worst_parameters() -> None:
     reference = {"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([0.0])}
     assert relative_error({"a": torch.tensor([3.0, 4.0]), "b": torch.tensor([0.25])}, reference) == 0.25
     assert relative_error({"a": torch.tensor([3.0, 4.5]), "b": torch.tensor([0.0])}, reference) == pytest.approx(0.1)
+    for bad in (
+        {"a": reference["a"], "b": torch.tensor([math.nan])},
+        {"a": torch.tensor([math.nan, 4.0]), "b": reference["b"]},
+    ):
+        assert math.isnan(relative_error(bad, reference))
+        assert math.isnan(relative_error(reference, bad))
     with pytest.raises(ValueError, match=r"gradients of \['a'\] cannot be compared with those of \['a', 'b'\]"):
         relative_error({"a": torch.zeros(1)}, reference)
 
@@ -94,6 +101,20 @@ def test_peaks_are_given_with_and_without_gradients() -> None:
     peak = found.peak()
     assert peak["gradient_bytes"] == found.parameter_bytes()
     assert peak["with_gradients_bytes"] - peak["gradient_bytes"] <= peak["peak_bytes"] <= peak["with_gradients_bytes"]
+
+
+def test_a_peak_without_gradients_is_what_else_is_there() -> None:
+    weight = torch.nn.Parameter(torch.ones(2**18))  # 1 MiB
+
+    def step() -> None:
+        other = torch.ones(10 * 2**18)  # alive in backward, when the gradient is there
+        (weight * 2).sum().backward()
+        del other
+
+    peak = Subject(step, {"weight": weight}).peak()
+    assert peak["gradient_bytes"] == 2**20
+    assert 10 * 2**20 <= peak["peak_bytes"] <= 12 * 2**20
+    assert peak["with_gradients_bytes"] >= 11 * 2**20
 
 
 def test_a_schedule_in_short_is_read_or_refused() -> None:
