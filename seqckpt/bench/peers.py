@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from seqckpt.errors import UsageError
+
 __all__ = ["CUTTERS", "LABELS", "PEERS", "Cut", "Parts", "Step", "lose_by_hand"]
 
 Step = Callable[[Tensor, Tensor], None]
@@ -178,7 +180,7 @@ def wrap_by_fairscale(parts: Parts, cut: Cut) -> Step:
     try:
         from fairscale.nn.checkpoint import checkpoint_wrapper
     except ImportError as error:
-        raise RuntimeError(f"not installed here ({error}); pip install fairscale") from error
+        raise UsageError(f"not installed here ({error}): pip install fairscale") from error
     warnings.filterwarnings("ignore", message="None of the inputs have requires_grad")  # they are frames
     encoder = checkpoint_wrapper(parts.encoder)
 

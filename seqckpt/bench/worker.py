@@ -93,9 +93,11 @@ class Worker:
             return DoesNotFit(f"its process ended {how} under its limit of {format_bytes(self.limit_bytes)}")
         return Refused(f"its process ended {how}")
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self, *, at_once: bool = False) -> None:
+        """End the process, `at_once` or when it has answered."""
         self._connection.close()
+        if at_once:
+            self._process.kill()
         self._process.join(timeout=5)
         if self._process.is_alive():
             self._process.kill()
@@ -105,7 +107,7 @@ class Worker:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
+        self.close(at_once=kind is not None)
 
 
 def _context() -> BaseContext:
@@ -120,6 +122,7 @@ def _serve(
     connection: Connection, build: Callable[..., Any], arguments: dict[str, Any], limit: int | None, threads: int
 ) -> None:
     """The process's own work: build the subject, then answer until the other end is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks: it ends this one
     torch.set_num_threads(threads)
     subject = None
     try:
@@ -139,7 +142,7 @@ def _serve(
                 answer = _describe(error)
                 error.__traceback__ = None  # it holds the step's tensors
             connection.send(answer)
-    except (EOFError, OSError, KeyboardInterrupt):  # nobody is there any more
+    except (EOFError, OSError):  # nobody is there any more
         return
 
 

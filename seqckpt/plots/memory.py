@@ -43,7 +43,12 @@ class MemoryPoint:
     peak_bytes: float
 
 
-def plot_peak_memory(points: Sequence[MemoryPoint | Mapping[str, Any]], path: str | Path) -> None:
+def plot_peak_memory(
+    points: Sequence[MemoryPoint | Mapping[str, Any]],
+    path: str | Path,
+    *,
+    title: str = "peak memory of a training step",
+) -> None:
     """Draw peak memory over the number of frames, one line per label, on logarithmic axes when lengths span a factor 4.
 
     A mapping with the fields of `MemoryPoint` does as well.
@@ -61,7 +66,7 @@ def plot_peak_memory(points: Sequence[MemoryPoint | Mapping[str, Any]], path: st
     logarithmic = lengths[-1] >= 4 * lengths[0]
     _memory_axes(axes, lengths, [entry.peak_bytes for entry in entries], logarithmic=logarithmic)
     axes.set_xlabel("frames in one training step (T)")
-    axes.set_title("peak memory of a training step", loc="left", color=INK)
+    axes.set_title(title, loc="left", color=INK)
     draw_grid(axes)
     axes.legend(frameon=False)
     save(figure, Path(path))
@@ -151,7 +156,7 @@ def _memory_axes(axes: Axes, lengths: list[int], peaks: list[float], *, logarith
     else:
         axes.set_ylim(0, 1.08 * max(peaks))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda num_frames, _: f"{num_frames:,.0f}"))
-    write_bytes(axes)
+    write_bytes(axes, None if logarithmic else max(peaks))
 
 
 def _check(trace: Trace, what: str) -> Sequence[Any]:

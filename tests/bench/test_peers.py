@@ -61,7 +61,7 @@ def test_the_recipe_sums_means_and_keeps_the_last_piece_only(parts: Parts) -> No
 
 def test_fairscale_is_exact_or_says_that_it_is_not_there(parts: Parts) -> None:
     if importlib.util.find_spec("fairscale") is None:
-        with pytest.raises(RuntimeError, match=r"not installed here .* pip install fairscale"):
+        with pytest.raises(UsageError, match=r"not installed here .*: pip install fairscale"):
             gradients(parts, "fairscale", Cut(5, 5))
         return
     found = gradients(parts, "fairscale", Cut(5, 5))
