@@ -55,7 +55,8 @@ def _run(
         return False
     written = report.write()
     elapsed = format_seconds(time.perf_counter() - began)
-    print(f"\n{case.name} took {elapsed}; {', '.join(path.name for path in written)} and pictures are in {folder}")
+    *names, last = [*(path.name for path in written), *(["pictures"] if report.pictures else [])]
+    print(f"\n{case.name} took {elapsed}; {', '.join(names)} and {last} are in {folder}")
     return True
 
 

@@ -122,7 +122,9 @@ def test_a_report_is_markdown_and_json_with_the_machine_under_it(
     report = Report("x", tmp_path / "new", settings={"steps": 2}, hardware=hardware, is_quick=True)
     report.add_table("two ways", ["way", "peak"], [["plain", "2 GiB"], ["a|b", "1 GiB"]])
     report.add_note("That is all.")
-    assert report.add_picture("front", "time over memory") == tmp_path / "new" / "x-front.svg"
+    picture = report.add_picture("front", "time over memory")
+    assert picture == tmp_path / "new" / "x-front.svg"
+    picture.write_text("<svg/>", encoding="utf-8")
     report.records.append({"way": "plain", "seconds": [1.0]})
     paths = report.write()
     markdown, data = paths[0].read_text(encoding="utf-8"), json.loads(paths[1].read_text(encoding="utf-8"))
@@ -135,6 +137,18 @@ def test_a_report_is_markdown_and_json_with_the_machine_under_it(
     assert f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32" in markdown
     assert data["records"] == [{"way": "plain", "seconds": [1.0]}]
     assert (data["quick"], data["hardware"]["torch"]) == (True, torch.__version__)
+
+
+def test_a_report_shows_only_pictures_that_were_drawn(tmp_path: Path) -> None:
+    (tmp_path / "x-peak.svg").write_text("<svg/>", encoding="utf-8")  # of an earlier run
+    report = Report("x", tmp_path, settings={}, hardware=read_hardware([]))
+    drawn = report.add_picture("front", "time over memory")
+    report.add_picture("peak", "memory over T")
+    drawn.write_text("<svg/>", encoding="utf-8")
+    markdown = report.write()[0].read_text(encoding="utf-8")
+    assert "![time over memory](x-front.svg)" in markdown
+    assert "memory over T" not in markdown
+    assert report.pictures == [drawn]
 
 
 def test_a_row_that_does_not_match_its_heads_is_refused() -> None:
