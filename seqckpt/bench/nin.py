@@ -87,7 +87,7 @@ def run_nin(settings: Settings, report: Report) -> None:
     for figure in figures.values():
         report.records.append(figure.to_record(batch=batch))
         peak, seconds = figure.peak_bytes, figure.step_seconds
-        if peak is None or seconds is None or not plain.peak_bytes or not plain.step_seconds:
+        if figure.problem or peak is None or seconds is None or not plain.peak_bytes or not plain.step_seconds:
             rows.append([figure.name, figure.problem or "plain failed", "", "", ""])
             continue
         epoch = f"{seconds * _EPOCH_IMAGES / batch:.0f} s"
