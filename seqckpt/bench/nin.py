@@ -103,4 +103,6 @@ NIN = Case(
     run_nin,
     settings={"batch": 256, "steps": 5, "torch_segments": (1, 4), "segments": (4,), "chunks": (4, 8)},
     quick={"batch": 16, "steps": 2, "chunks": (2,)},
+    least={"steps": 0},
+    may_be_empty={"torch_segments", "segments", "chunks"},
 )

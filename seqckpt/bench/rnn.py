@@ -97,4 +97,5 @@ RNN = Case(
     run_rnn,
     settings={"lengths": (1000, 10_000, 100_000), "hidden_size": 256, "steps": 5},
     quick={"lengths": (300, 3000), "hidden_size": 64, "steps": 1},
+    least={"lengths": 16, "steps": 0},
 )
