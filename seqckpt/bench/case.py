@@ -13,7 +13,7 @@ from seqckpt.errors import UsageError
 from seqckpt.models import list_encoders
 from seqckpt.units import parse_bytes
 
-__all__ = ["Case", "Settings", "check_encoder", "check_known", "read_bytes", "read_settings"]
+__all__ = ["Case", "Settings", "check_encoder", "check_known", "part_settings", "read_bytes", "read_settings"]
 
 Settings = dict[str, Any]
 
@@ -107,6 +107,21 @@ def read_bytes(key: str, text: str) -> int:
     if num_bytes < 1:
         raise UsageError(f"{key}={text}: expected an amount of memory, such as 2GiB")
     return num_bytes
+
+
+def part_settings(texts: Iterable[str]) -> dict[str, str]:
+    """Part `key=value` arguments at the first equals sign; raise UsageError for a key that is given twice.
+
+    >>> part_settings(["steps=2", "folder=a=b"])
+    {'steps': '2', 'folder': 'a=b'}
+    """
+    given: dict[str, str] = {}
+    for text in texts:
+        key, _, value = text.partition("=")
+        if key in given:
+            raise UsageError(f"{key}={given[key]} and {text}: expected {key}= only once")
+        given[key] = value
+    return given
 
 
 def read_settings(cases: list[Case], given: Mapping[str, str]) -> dict[str, dict[str, str]]:

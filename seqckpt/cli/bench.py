@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from seqckpt.bench.case import Case, Settings, read_settings
+from seqckpt.bench.case import Case, Settings, part_settings, read_settings
 from seqckpt.bench.cases import CASES, choose_cases
 from seqckpt.bench.hardware import read_hardware
 from seqckpt.bench.report import Report
@@ -24,9 +24,9 @@ _OUTPUT = {"output": "folder for tables and pictures; otherwise bench/<case>-<da
 
 def _bench(arguments: Sequence[str], flags: frozenset[str]) -> int:
     own, rest = take_names(arguments, _OUTPUT)
-    cases = choose_cases([text for text in rest if "=" not in text])
-    given = dict(text.split("=", 1) for text in rest if "=" in text)
-    settings = read_settings(cases, given)
+    others = {_QUICK: _QUICK, **{name: f"{name}=..." for name in _OUTPUT}}
+    cases = choose_cases([text for text in rest if "=" not in text], others=others)
+    settings = read_settings(cases, part_settings(text for text in rest if "=" in text))
     chosen = {case.name: case.choose(settings[case.name], is_quick=_QUICK in flags) for case in cases}
     command = ["python", "-m", "seqckpt", "bench", *arguments, *flags]
     started = datetime.now().strftime("%Y%m%d-%H%M%S")

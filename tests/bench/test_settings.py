@@ -78,6 +78,12 @@ def test_numbers_have_limits() -> None:
         ("online draw=2", "online: draw=2: expected a whole number from 0 to 1, as in draw=0"),
         ("video-long short=500 frames=500", "short=500: expected fewer than frames=500"),
         ("video-long choice=fast", "video-long: 'fast' is no schedule"),
+        ("suggest sizes=3 sizes=30", "sizes=3 and sizes=30: expected sizes= only once"),
+        ("--quik", "did you mean --quick?"),
+        ("quick", "did you mean --quick?"),
+        ("suggest sizes", "'sizes' is no case of the bench: expected some of video"),
+        ("suggest sizes", "did you mean sizes=...?"),
+        ("suggest outptu", "did you mean output=...?"),
     ],
 )
 def test_what_cannot_be_run_is_refused_first(
