@@ -21,6 +21,16 @@ def write(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+@pytest.fixture
+def one_case(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Registers a case for the time of a test."""
+
+    def register(name: str, run: Any = run_nothing, **options: Any) -> None:
+        monkeypatch.setitem(CASES, name, Case(name, "for a test", run, **options))
+
+    return register
+
+
 @pytest.mark.parametrize("is_quick", [False, True])
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_every_default_may_be_given(case: Case, is_quick: bool) -> None:
@@ -104,3 +114,42 @@ def test_what_one_of_several_cannot_run_is_found_before_the_first_runs(
     printed = capsys.readouterr()
     assert "online: encoder=vgg: expected some of small, resnet50" in printed.err
     assert "##" not in printed.out
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_measuring(
+    one_case: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[Settings] = []
+    one_case("first", lambda settings, report: measured.append(settings))
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    for folder in [str(tmp_path / "file"), str(tmp_path / "file" / "new"), "/proc/nope/x"]:
+        assert main(["bench", "first", f"output={folder}"]) == 2
+        assert f"error: output={folder}" in capsys.readouterr().err
+    assert measured == []
+
+
+def test_folders_made_for_a_case_that_fails_are_removed(one_case: Any, tmp_path: Path) -> None:
+    def fail(settings: Settings, report: Report) -> None:
+        report.add_picture("front", "never drawn")
+        raise RuntimeError("nothing came of it")
+
+    one_case("first", fail)
+    assert main(["bench", "first", f"output={tmp_path / 'a' / 'b'}"]) == 1
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "there").mkdir()
+    assert main(["bench", "first", f"output={tmp_path / 'there'}"]) == 1
+    assert (tmp_path / "there").is_dir()  # it was not made here
+
+
+def test_the_last_line_names_pictures_where_there_are_some(
+    one_case: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def draw(settings: Settings, report: Report) -> None:
+        report.add_picture("front", "drawn").write_text("<svg/>", encoding="utf-8")
+
+    one_case("first")
+    one_case("second", draw)
+    assert main(["bench", "first", "second", f"output={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    assert f"first.md and first.json are in {tmp_path}" in printed
+    assert f"second.md, second.json and pictures are in {tmp_path}" in printed
