@@ -56,9 +56,10 @@ def _run(
     except BaseException as error:
         if report.records:  # what there is of hours of measuring
             report.write()
-        if is_alone or not isinstance(error, Exception) or isinstance(error, UsageError):
+        if is_alone or not isinstance(error, Exception):
             raise
-        print(f"error: {case.name}: {type(error).__name__}: {error}", file=sys.stderr)
+        kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+        print(f"error: {case.name}: {kind}{error}", file=sys.stderr)
         return False
     written = report.write()
     elapsed = format_seconds(time.perf_counter() - began)

@@ -116,6 +116,24 @@ def test_what_one_of_several_cannot_run_is_found_before_the_first_runs(
     assert "##" not in printed.out
 
 
+def test_a_mistake_found_late_ends_only_its_own_case(
+    one_case: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(settings: Settings, report: Report) -> None:
+        raise UsageError("there is no such video")
+
+    one_case("first", refuse)
+    one_case("second")
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", "first", "second"]) == 1
+    printed = capsys.readouterr()
+    assert printed.err == "error: first: there is no such video\n"
+    assert "second.md and second.json are in bench/second-" in printed.out
+    assert [path.name.partition("-")[0] for path in (tmp_path / "bench").iterdir()] == ["second"]  # no empty folder
+    assert main(["bench", "first"]) == 2
+    assert capsys.readouterr().err == "error: there is no such video\n"
+
+
 def test_a_folder_that_cannot_be_written_is_refused_before_measuring(
     one_case: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
