@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from seqckpt.bench.case import Case
 from seqckpt.bench.fixed_costs import FIXED_COSTS
@@ -43,11 +43,16 @@ CASES: dict[str, Case] = {
 }
 
 
-def choose_cases(names: Sequence[str]) -> list[Case]:
-    """The cases of these names, all of them for none; raises UsageError for an unknown one, with what was meant."""
+def choose_cases(names: Sequence[str], *, others: Mapping[str, str] | None = None) -> list[Case]:
+    """The cases of these names, all of them for none; raises UsageError for an unknown one, with what was meant.
+
+    `others` maps what else the command line may have to how it is written there: "output" to "output=...", say.
+    """
+    written = {key: f"{key}=..." for case in CASES.values() for key in case.settings}
+    written |= {name: name for name in CASES} | dict(others or {})
     for name in names:
         if name not in CASES:
-            near = difflib.get_close_matches(name, CASES, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            near = difflib.get_close_matches(name, written, n=1)
+            meant = f"; did you mean {written[near[0]]}?" if near else ""
             raise UsageError(f"{name!r} is no case of the bench: expected some of {', '.join(CASES)}{meant}")
     return [CASES[name] for name in dict.fromkeys(names)] or list(CASES.values())

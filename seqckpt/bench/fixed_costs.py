@@ -9,7 +9,7 @@ from statistics import median
 
 from seqckpt.bench.case import Case, Settings
 from seqckpt.bench.report import Report
-from seqckpt.bench.turns import measure_side_by_side
+from seqckpt.bench.turns import Figures, measure_side_by_side
 from seqckpt.bench.video_model import OURS, build_video_subject
 from seqckpt.progress import progress_bar
 
@@ -30,12 +30,12 @@ def run_fixed_costs(settings: Settings, report: Report) -> None:
             )
             ours, theirs = figures["ours"], figures["by hand"]
             report.records += [figure.to_record(chunk=chunk) for figure in figures.values()]
-            if not ours.step_seconds or not theirs.step_seconds:
-                rows.append([f"{chunk}", ours.problem or "", theirs.problem or "", "", ""])
+            cells = [_describe(ours), _describe(theirs)]
+            if ours.problem is not None or theirs.problem is not None:
+                rows.append([f"{chunk}", *cells, "", ""])
                 continue
             pairs = sorted(a / b for a, b in zip(ours.seconds, theirs.seconds, strict=True))
             middle = f"{pairs[len(pairs) // 4]:.2f} to {pairs[-1 - len(pairs) // 4]:.2f}"
-            cells = [f"{1000 * ours.step_seconds:.1f} ms", f"{1000 * theirs.step_seconds:.1f} ms"]
             rows.append([f"{chunk}", *cells, f"{median(pairs):.3f}x", middle])
     frames, pixels = settings["frames"], settings["pixels"]
     report.add_table(
@@ -43,6 +43,12 @@ def run_fixed_costs(settings: Settings, report: Report) -> None:
         ["chunk", "ours", "torch.utils.checkpoint by hand", "median of pairs", "middle half of pairs"],
         rows,
     )
+
+
+def _describe(figures: Figures) -> str:
+    if figures.problem is not None or figures.step_seconds is None:
+        return figures.problem or ""
+    return f"{1000 * figures.step_seconds:.1f} ms"
 
 
 FIXED_COSTS = Case(

@@ -19,6 +19,7 @@ from seqckpt.bench.report import Report
 from seqckpt.bench.subject import give_back
 from seqckpt.bench.worker import DoesNotFit, Refused, Worker
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
+from seqckpt.errors import UsageError
 from seqckpt.memory import AllocationRecord
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
@@ -81,7 +82,7 @@ def _resident_bytes() -> int:
 
 def run_host_memory(settings: Settings, report: Report) -> None:
     """The slope between the two lengths, for this library and for checkpoints by hand."""
-    short, long = sorted(settings["lengths"])[:2]
+    short, long = sorted(settings["lengths"])
     rows = []
     with progress_bar(total=8, desc="host-memory", unit="process") as bar:
         for way in ("ours", "checkpoint by hand"):
@@ -110,10 +111,19 @@ def _measure(way: str, num_frames: int, settings: Settings, tick: Any) -> int:
     return resident - allocated
 
 
+def _check(settings: Settings) -> None:
+    lengths = settings["lengths"]
+    if len(lengths) != 2 or len(set(lengths)) != 2:
+        given = ",".join(map(str, lengths))
+        raise UsageError(f"lengths={given}: expected two different ones, between which the slope is taken")
+
+
 HOST_MEMORY = Case(
     "host-memory",
     "bytes that the process grows by for each frame, beside frames, features and hidden states",
     run_host_memory,
     settings={"lengths": (1000, 20_000), "chunk": 25, "segment": 50},
     quick={"lengths": (500, 3000)},
+    least={"lengths": 100},
+    check=_check,
 )

@@ -21,6 +21,7 @@ from seqckpt.bench.report import Report
 from seqckpt.bench.worker import Worker
 from seqckpt.config import load_config
 from seqckpt.data import make_sample, sample_per_frame_limit
+from seqckpt.errors import UsageError
 from seqckpt.progress import progress_bar
 
 __all__ = ["LEARNING", "Run"]
@@ -73,7 +74,7 @@ def run_learning(settings: Settings, report: Report) -> None:
             for seed in settings["seeds"]:  # seeds outside: a run that is stopped early has all ways
                 for name, (length, trains_encoder) in ways.items():
                     arguments = ["config=surgical_video.yaml", *data, f"train.seed={seed}"]
-                    arguments += [f"data.clip_length={length}", f"train.batch_size={max(1, longest // length)}"]
+                    arguments += [f"data.clip_length={length}", f"train.batch_size={longest // length}"]
                     arguments.append(f"train.epochs={settings['epochs']}")
                     with Worker(Run, arguments=arguments, trains_encoder=trains_encoder) as worker:
                         results[name].append({"seed": seed, **worker.ask("train")})
@@ -106,6 +107,17 @@ def _spread(values: list[float]) -> str:
     return f"{mean(values):.3f} ± {stdev(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
+def _check(settings: Settings) -> None:
+    whole, number = settings["frames_per_step"], settings["num_videos"]
+    for length in settings["clip_lengths"]:
+        if whole % length:
+            raise UsageError(
+                f"clip_lengths={length}: expected divisors of frames_per_step={whole}, so that all ways see equal work"
+            )
+    if number in (1, 2):
+        raise UsageError(f"num_videos={number}: expected 0, the sample data, or at least 3: train, validate and test")
+
+
 LEARNING = Case(
     "learning",
     "does the long clip pay: frozen random features, short clips and whole ones, equal frames seen, several seeds",
@@ -120,4 +132,6 @@ LEARNING = Case(
     },
     quick={"seeds": (0,), "clip_lengths": (25, 100), "frames_per_step": 100, "epochs": 1}
     | {"num_videos": 3, "video_seconds": 100},
+    least={"seeds": 0, "num_videos": 0},
+    check=_check,
 )

@@ -16,13 +16,12 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from seqckpt.bench.capped import Comparison, compare_within_cap
-from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.case import Case, Settings, read_bytes
 from seqckpt.bench.hardware import default_device
 from seqckpt.bench.report import Report
 from seqckpt.bench.subject import Subject
 from seqckpt.core import SegmentedLoss, SegmentedRNN
 from seqckpt.progress import progress_bar
-from seqckpt.units import parse_bytes
 
 __all__ = ["LM", "build_language_model"]
 
@@ -117,7 +116,7 @@ def run_lm(settings: Settings, report: Report) -> None:
             bar.set_postfix_str(name, refresh=False)
             bar.update()
 
-        compare_within_cap(comparison, parse_bytes(settings["cap"]), settings, report, tick=tick)
+        compare_within_cap(comparison, read_bytes("cap", settings["cap"]), settings, report, tick=tick)
 
 
 LM = Case(
@@ -135,4 +134,6 @@ LM = Case(
         "steps": 3,
     },
     quick={"cap": "48MiB", "vocabulary": 2000, "width": 32, "batch": 10, "steps": 1, "most_ratio": 10.0},
+    least={"most_ratio": 1, "steps": 0},
+    check=lambda settings: read_bytes("cap", settings["cap"]),
 )

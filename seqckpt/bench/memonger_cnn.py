@@ -16,7 +16,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint_sequential as torch_checkpoint_sequential
 
 from seqckpt.bench.capped import Comparison, compare_within_cap
-from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.case import Case, Settings, check_known, read_bytes
 from seqckpt.bench.hardware import default_device
 from seqckpt.bench.networks import CheckpointedByHand, VNet, build_densenet, build_resnet
 from seqckpt.bench.report import Report
@@ -25,10 +25,10 @@ from seqckpt.core import Checkpointed, checkpoint_sequential
 from seqckpt.errors import UsageError
 from seqckpt.memory import apply_suggestions, suggest_checkpoint_location, trace_memory
 from seqckpt.progress import progress_bar
-from seqckpt.units import parse_bytes
 
 __all__ = ["MEMONGER_CNN", "build_cnn_subject"]
 
+_NETWORKS = ("resnet", "densenet", "vnet")
 _WRAPS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "plain": lambda stage: stage,
     "torch": CheckpointedByHand,
@@ -84,7 +84,7 @@ def run_memonger_cnn(settings: Settings, report: Report) -> None:
             bar.update()
 
         for comparison in comparisons:
-            compare_within_cap(comparison, parse_bytes(settings["cap"]), settings, report, tick=tick)
+            compare_within_cap(comparison, read_bytes("cap", settings["cap"]), settings, report, tick=tick)
 
 
 def _comparison(network: str, settings: Settings) -> Comparison:
@@ -93,8 +93,6 @@ def _comparison(network: str, settings: Settings) -> Comparison:
         "densenet": (f"DenseNet-BC-{settings['densenet_depth']}, 32 x 32", settings["densenet_depth"], 32),
         "vnet": (f"V-Net, half as wide, {settings['volume']}^3", 0, settings["volume"]),
     }
-    if network not in titles:
-        raise UsageError(f"networks={network}: expected some of {', '.join(titles)}")
     title, depth, side = titles[network]
     names = {"plain": "plain", "torch": "torch's checkpoint_sequential", "ours": "our checkpoint_sequential"}
     names["suggested"] = "our suggest_checkpoint_location"
@@ -116,12 +114,21 @@ def _comparison(network: str, settings: Settings) -> Comparison:
     )
 
 
+def _check(settings: Settings) -> None:
+    check_known("networks", settings["networks"], _NETWORKS)
+    read_bytes("cap", settings["cap"])
+    for key, before, each in (("resnet_depth", 2, 9), ("densenet_depth", 4, 6), ("volume", 0, 8)):
+        if settings[key] < before + each or (settings[key] - before) % each:
+            formula = f"{each}n + {before}" if before else f"{each}n"
+            raise UsageError(f"{key}={settings[key]}: expected {formula}, such as {before + 3 * each}")
+
+
 MEMONGER_CNN = Case(
     "memonger-cnn",
     "ResNet-1001, a DenseNet and a V-Net: the largest batch within a cap of memory, and the time of equal work",
     run_memonger_cnn,
     settings={
-        "networks": ("resnet", "densenet", "vnet"),
+        "networks": _NETWORKS,
         "cap": "2GiB",
         "resnet_depth": 1001,
         "densenet_depth": 100,
@@ -137,4 +144,6 @@ MEMONGER_CNN = Case(
         "most_ratio": 3.0,
         "steps": 1,
     },
+    least={"most_ratio": 1, "steps": 0},
+    check=_check,
 )

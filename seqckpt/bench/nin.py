@@ -87,7 +87,7 @@ def run_nin(settings: Settings, report: Report) -> None:
     for figure in figures.values():
         report.records.append(figure.to_record(batch=batch))
         peak, seconds = figure.peak_bytes, figure.step_seconds
-        if peak is None or seconds is None or not plain.peak_bytes or not plain.step_seconds:
+        if figure.problem or peak is None or seconds is None or not plain.peak_bytes or not plain.step_seconds:
             rows.append([figure.name, figure.problem or "plain failed", "", "", ""])
             continue
         epoch = f"{seconds * _EPOCH_IMAGES / batch:.0f} s"
@@ -103,4 +103,6 @@ NIN = Case(
     run_nin,
     settings={"batch": 256, "steps": 5, "torch_segments": (1, 4), "segments": (4,), "chunks": (4, 8)},
     quick={"batch": 16, "steps": 2, "chunks": (2,)},
+    least={"steps": 0},
+    may_be_empty={"torch_segments", "segments", "chunks"},
 )

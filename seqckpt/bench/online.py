@@ -132,10 +132,6 @@ _MEASUREMENTS: dict[str, tuple[_Prepare, Callable[[_Records, Report], None]]] = 
 def run_online(settings: Settings, report: Report) -> None:
     """Make the measurements named, of each model in turn."""
     run, encoder = settings["run"], settings["encoder"]
-    check_known("what", settings["what"], _MEASUREMENTS)
-    check_known("encoder", [encoder] if encoder else [], _MODELS)
-    if run:
-        training.find_run(run)  # before a video is made
     models = [""] if run else [encoder] if encoder else list(_MODELS)
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(settings["folder"] or temporary)
@@ -153,6 +149,13 @@ def run_online(settings: Settings, report: Report) -> None:
                 show(records, report)
 
 
+def _check(settings: Settings) -> None:
+    check_known("what", settings["what"], _MEASUREMENTS)
+    check_known("encoder", [settings["encoder"]] if settings["encoder"] else [], _MODELS)
+    if settings["run"]:
+        training.find_run(settings["run"])
+
+
 ONLINE = Case(
     "online",
     "what prediction costs: the time of one frame online, and the memory that a long video takes",
@@ -167,4 +170,7 @@ ONLINE = Case(
         "draw": 0,
     },
     quick={"what": ("latency",), "encoder": "small", "frames": 50},
+    least={"draw": 0},
+    most={"draw": 1},
+    check=_check,
 )

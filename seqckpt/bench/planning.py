@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.case import Case, Settings, check_encoder
 from seqckpt.bench.hardware import default_device
 from seqckpt.bench.report import Report
 from seqckpt.bench.video_model import build_parts, build_video_model, parse_choice
@@ -140,4 +140,7 @@ PLANNING = Case(
     run_planning,
     settings={"encoder": "resnet18", "pixels": 112, "frames": 500, "shares": (5, 10, 20, 40, 80), "steps": 3},
     quick={"encoder": "small", "pixels": 64, "frames": 100, "shares": (20, 50), "steps": 1},
+    least={"steps": 0},
+    most={"shares": 100},
+    check=lambda settings: check_encoder("encoder", settings["encoder"]),
 )

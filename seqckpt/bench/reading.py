@@ -128,7 +128,6 @@ _MEASUREMENTS: dict[str, tuple[Callable[[Path, Settings], _Records], Callable[[_
 def run_reading(settings: Settings, report: Report) -> None:
     """Make the videos, then the measurements named, one after the other."""
     chosen = settings["what"]
-    check_known("what", chosen, _MEASUREMENTS)
     with tempfile.TemporaryDirectory() as temporary:
         place = Path(settings["folder"] or temporary)
         place.mkdir(parents=True, exist_ok=True)
@@ -158,4 +157,5 @@ READING = Case(
         "folder": "",
     },
     quick={"what": ("memory", "augmentation"), "repeats": 1, "frames": 300},
+    check=lambda settings: check_known("what", settings["what"], _MEASUREMENTS),
 )

@@ -71,4 +71,5 @@ SUGGEST = Case(
     run_suggest,
     settings={"sizes": (100, 500, 1000, 2000), "checkpoints": 10},
     quick={"sizes": (50, 200), "checkpoints": 10},
+    least={"checkpoints": 0},
 )

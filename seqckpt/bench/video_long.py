@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.case import Case, Settings, check_encoder
 from seqckpt.bench.hardware import default_device, free_memory
 from seqckpt.bench.made_videos import write_pattern
 from seqckpt.bench.report import Report
@@ -22,6 +22,7 @@ from seqckpt.bench.video import predict_peak
 from seqckpt.bench.video_model import HIDDEN_SIZE, build_parts, build_video_model, build_video_subject, parse_choice
 from seqckpt.bench.worker import Worker
 from seqckpt.data import sample_videos
+from seqckpt.errors import UsageError
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
@@ -110,6 +111,13 @@ def _row(num_frames: int, record: dict[str, Any]) -> list[str]:
     return [f"{num_frames:,}", *cells, f"{record['seconds']:.1f} s"]
 
 
+def _check(settings: Settings) -> None:
+    check_encoder("encoder", settings["encoder"])
+    parse_choice(settings["choice"])
+    if settings["short"] >= settings["frames"]:
+        raise UsageError(f"short={settings['short']}: expected fewer than frames={settings['frames']}")
+
+
 VIDEO_LONG = Case(
     "video-long",
     "one step over a whole operation of 7,200 frames streamed from an mp4, against one over 500",
@@ -123,4 +131,5 @@ VIDEO_LONG = Case(
         "segment": 50,
     },
     quick={"frames": 600, "short": 100, "encoder": "small", "pixels": 64, "choice": "25"},
+    check=_check,
 )

@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from seqckpt.bench.case import Case, Settings, read_settings
+from seqckpt.bench.case import Case, Settings, part_settings, read_settings
 from seqckpt.bench.cases import CASES, choose_cases
 from seqckpt.bench.hardware import read_hardware
 from seqckpt.bench.report import Report
 from seqckpt.cli.command import Command, take_names
+from seqckpt.cli.outputs import choose_folder, made_folder
 from seqckpt.errors import UsageError
 from seqckpt.units import format_seconds
 
@@ -24,16 +25,22 @@ _OUTPUT = {"output": "folder for tables and pictures; otherwise bench/<case>-<da
 
 def _bench(arguments: Sequence[str], flags: frozenset[str]) -> int:
     own, rest = take_names(arguments, _OUTPUT)
-    cases = choose_cases([text for text in rest if "=" not in text])
-    given = dict(text.split("=", 1) for text in rest if "=" in text)
-    settings = read_settings(cases, given)
-    chosen = {case.name: case.choose(settings[case.name], is_quick=_QUICK in flags) for case in cases}
+    is_quick = _QUICK in flags
+    others = {_QUICK: _QUICK, **{name: f"{name}=..." for name in _OUTPUT}}
+    cases = choose_cases([text for text in rest if "=" not in text], others=others)
+    settings = read_settings(cases, part_settings(text for text in rest if "=" in text))
+    chosen = {case.name: case.choose(settings[case.name], is_quick=is_quick) for case in cases}
     command = ["python", "-m", "seqckpt", "bench", *arguments, *flags]
     started = datetime.now().strftime("%Y%m%d-%H%M%S")
+    folders = {case.name: choose_folder(own, Path("bench") / f"{case.name}-{started}") for case in cases}
+    for folder in folders.values():
+        with made_folder(folder):  # one that cannot be had ends the command before anything is measured
+            pass
     failed = 0
     for case in cases:
-        folder = Path(own["output"]) if "output" in own else Path("bench") / f"{case.name}-{started}"
-        failed += not _run(case, chosen[case.name], folder, command, is_quick=_QUICK in flags, is_alone=len(cases) == 1)
+        folder, is_alone = folders[case.name], len(cases) == 1
+        with made_folder(folder):
+            failed += not _run(case, chosen[case.name], folder, command, is_quick=is_quick, is_alone=is_alone)
     return 1 if failed else 0
 
 
@@ -49,13 +56,15 @@ def _run(
     except BaseException as error:
         if report.records:  # what there is of hours of measuring
             report.write()
-        if is_alone or not isinstance(error, Exception) or isinstance(error, UsageError):
+        if is_alone or not isinstance(error, Exception):
             raise
-        print(f"error: {case.name}: {type(error).__name__}: {error}", file=sys.stderr)
+        kind = "" if isinstance(error, UsageError) else f"{type(error).__name__}: "
+        print(f"error: {case.name}: {kind}{error}", file=sys.stderr)
         return False
     written = report.write()
     elapsed = format_seconds(time.perf_counter() - began)
-    print(f"\n{case.name} took {elapsed}; {', '.join(path.name for path in written)} and pictures are in {folder}")
+    *names, last = [*(path.name for path in written), *(["pictures"] if report.pictures else [])]
+    print(f"\n{case.name} took {elapsed}; {', '.join(names)} and {last} are in {folder}")
     return True
 
 

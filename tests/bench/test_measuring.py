@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from seqckpt.bench import worker
+from seqckpt.bench import fixed_costs, rnn, worker
 from seqckpt.bench.case import Case, read_settings
 from seqckpt.bench.cases import CASES, choose_cases
 from seqckpt.bench.hardware import describe_hardware, read_hardware
 from seqckpt.bench.report import Report, markdown_table
-from seqckpt.bench.turns import fits, measure_side_by_side
+from seqckpt.bench.turns import Figures, fits, measure_side_by_side
 from seqckpt.bench.video import predict_peak
 from seqckpt.bench.within_cap import find_largest
 from seqckpt.errors import UsageError
@@ -152,7 +152,9 @@ def test_a_report_is_markdown_and_json_with_the_machine_under_it(
     report = Report("x", tmp_path / "new", settings={"steps": 2}, hardware=hardware, is_quick=True)
     report.add_table("two ways", ["way", "peak"], [["plain", "2 GiB"], ["a|b", "1 GiB"]])
     report.add_note("That is all.")
-    assert report.add_picture("front", "time over memory") == tmp_path / "new" / "x-front.svg"
+    picture = report.add_picture("front", "time over memory")
+    assert picture == tmp_path / "new" / "x-front.svg"
+    picture.write_text("<svg/>", encoding="utf-8")
     report.records.append({"way": "plain", "seconds": [1.0]})
     paths = report.write()
     markdown, data = paths[0].read_text(encoding="utf-8"), json.loads(paths[1].read_text(encoding="utf-8"))
@@ -165,6 +167,43 @@ def test_a_report_is_markdown_and_json_with_the_machine_under_it(
     assert f"torch {torch.__version__}, {torch.get_num_threads()} threads, float32" in markdown
     assert data["records"] == [{"way": "plain", "seconds": [1.0]}]
     assert (data["quick"], data["hardware"]["torch"]) == (True, torch.__version__)
+
+
+def test_a_report_shows_only_pictures_that_were_drawn(tmp_path: Path) -> None:
+    (tmp_path / "x-peak.svg").write_text("<svg/>", encoding="utf-8")  # of an earlier run
+    report = Report("x", tmp_path, settings={}, hardware=read_hardware([]))
+    drawn = report.add_picture("front", "time over memory")
+    report.add_picture("peak", "memory over T")
+    drawn.write_text("<svg/>", encoding="utf-8")
+    markdown = report.write()[0].read_text(encoding="utf-8")
+    assert "![time over memory](x-front.svg)" in markdown
+    assert "memory over T" not in markdown
+    assert report.pictures == [drawn]
+
+
+def test_a_way_that_fails_midway_has_its_problem_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {
+        "ours": Figures("ours", seconds=[0.1, 0.1]),
+        "by hand": Figures("by hand", seconds=[0.2], problem="fails: no more"),
+    }
+    monkeypatch.setattr(fixed_costs, "measure_side_by_side", lambda *given, **named: figures)
+    report = Report("fixed-costs", tmp_path, settings={}, hardware={})
+    fixed_costs.run_fixed_costs(fixed_costs.FIXED_COSTS.choose({"chunks": "5"}, is_quick=True), report)
+    (table,) = report._tables
+    assert table["rows"] == [["5", "100.0 ms", "fails: no more", "", ""]]
+
+
+def test_lengths_that_nothing_was_measured_of_leave_a_table_and_no_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(ways: Any, *given: Any, **named: Any) -> dict[str, Figures]:
+        return {name: Figures(name, problem="does not fit") for name in ways}
+
+    monkeypatch.setattr(rnn, "measure_side_by_side", fail)
+    report = Report("rnn", tmp_path, settings={}, hardware={})
+    rnn.run_rnn(rnn.RNN.choose({"lengths": "16,100"}, is_quick=True), report)
+    assert [row[2] for row in report._tables[0]["rows"]] == ["does not fit"] * 6
+    assert report.pictures == []
 
 
 def test_a_row_that_does_not_match_its_heads_is_refused() -> None:
