@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from seqckpt.bench.case import Case, Settings
+from seqckpt.bench.case import Case, Settings, check_encoder
 from seqckpt.bench.gradient_errors import is_exact, measure_gradient_errors, show_errors
 from seqckpt.bench.hardware import default_device, free_memory
 from seqckpt.bench.peers import CUTTERS, LABELS, PEERS
@@ -124,7 +124,7 @@ def _list_jobs(settings: Settings) -> list[tuple[str, int, int]]:
     jobs = []
     for number, model in enumerate(settings["models"]):
         encoder, _, pixels = model.rpartition("-")
-        if not pixels.isdigit():
+        if not pixels.isdigit() or not int(pixels):
             raise UsageError(f"models={model}: expected encoder-pixels, as in resnet18-112")
         lengths = settings["lengths"] if number == 0 else settings["more_lengths"]
         jobs += [(encoder, int(pixels), num_frames) for num_frames in sorted(lengths)]
@@ -247,6 +247,12 @@ def _draw_lengths(report: Report) -> None:
             )
 
 
+def _check(settings: Settings) -> None:
+    choose_ways(settings)
+    for encoder, _, _ in _list_jobs(settings):
+        check_encoder("models", encoder)
+
+
 VIDEO = Case(
     "video",
     "a training step of encoder + LSTM over T frames: plain, three schedules of ours, and every peer",
@@ -277,4 +283,8 @@ VIDEO = Case(
         "peers": tuple(peer for peer in _PEERS if peer != "compile"),  # half a minute of compiling
         "error_frames": 20,
     },
+    least={"steps": 0, "channels_last": 0, "error_frames": 4},
+    most={"channels_last": 1},
+    may_be_empty={"more_lengths", "sweep", "peers", "compile_lengths"},
+    check=_check,
 )

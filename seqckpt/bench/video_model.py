@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -51,13 +53,14 @@ def parse_choice(text: str) -> Choice:
     """
     front, _, chunks = text.removesuffix("f").partition("x")
     size, _, depth = front.partition("+")
-    try:
-        return Choice(int(size), float(depth) if depth else 0, int(chunks) if chunks else 1, text.endswith("f"))
-    except ValueError:
-        raise UsageError(
-            f"{text!r} is no schedule: expected chunk size+kept stages x kept chunks, as in 25, 25+2 or 25+2x3; an f "
-            "behind it fuses layers"
-        ) from None
+    with suppress(ValueError):
+        choice = Choice(int(size), float(depth) if depth else 0, int(chunks) if chunks else 1, text.endswith("f"))
+        if choice.chunk_size >= 1 and 0 <= choice.depth < math.inf and choice.chunks >= 1:
+            return choice
+    raise UsageError(
+        f"{text!r} is no schedule: expected chunk size+kept stages x kept chunks, as in 25, 25+2 or 25+2x3; an f "
+        "behind it fuses layers"
+    )
 
 
 def build_parts(encoder_name: str, *, channels_last: bool, dtype: torch.dtype = torch.float32) -> Parts:

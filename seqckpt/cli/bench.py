@@ -90,6 +90,8 @@ BENCH = Command(
     usage="[case ...] [key=value ...]",
     names=_OUTPUT,
     takes_keys=False,
-    closing="\n\nWithout a case all of them run, one after the other; a key goes to every case that has it. The cases, "
+    closing="\n\nWithout a case all of them run, one after the other; a key goes to every case that has it. "
+    "Schedules (smallest, balanced, fastest, sweep, choice) are written 25 for chunks of 25, 25f with fused layers, "
+    "25+4.5f with the last 4.5 stages kept, too, 25x3 with the last 3 chunks kept whole. The cases, "
     f"with their settings in a full run:\n{_list_cases()}",
 )

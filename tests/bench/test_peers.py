@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import math
+import re
 
 import pytest
 import torch
@@ -121,5 +122,6 @@ def test_a_schedule_in_short_is_read_or_refused() -> None:
     assert parse_choice("25").describe() == "chunks of 25"
     assert parse_choice("10+2.5x3").describe() == "chunks of 10, kept: the last 2.5 stages and the last 3 chunks"
     assert parse_choice("25+2f").describe() == "chunks of 25, fused, kept: the last 2 stages"
-    with pytest.raises(UsageError, match="'fast' is no schedule: expected chunk size"):
-        parse_choice("fast")
+    for text in ("fast", "0", "-5", "25+-1", "25+nan", "25x0", ""):
+        with pytest.raises(UsageError, match=f"'{re.escape(text)}' is no schedule: expected chunk size"):
+            parse_choice(text)
