@@ -120,3 +120,6 @@ def _add(
     heads = ["way", f"largest {comparison.size_name}", "of plain", "peak foretold", "measured"]
     heads += ["time of equal work", "gradient error (float64)"]
     report.add_table(f"{comparison.title}, within {format_bytes(cap_bytes)}", heads, rows)
+    report.add_note(
+        f"Time of equal work: a step's seconds for each 1 of {comparison.size_name}, over those of the plain run."
+    )

@@ -134,7 +134,7 @@ def read_settings(cases: list[Case], given: Mapping[str, str]) -> dict[str, dict
             near = difflib.get_close_matches(key, known, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
             names = ", ".join(case.name for case in cases)
-            raise UsageError(f"{key}={text}: {names} have no setting {key!r}; expected {', '.join(known)}{meant}")
+            raise UsageError(f"{key}={text}: no setting {key!r} in {names}; expected {', '.join(known)}{meant}")
         for case in takers:
             sorted_in[case.name][key] = text
     return sorted_in

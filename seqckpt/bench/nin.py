@@ -88,13 +88,13 @@ def run_nin(settings: Settings, report: Report) -> None:
         report.records.append(figure.to_record(batch=batch))
         peak, seconds = figure.peak_bytes, figure.step_seconds
         if figure.problem or peak is None or seconds is None or not plain.peak_bytes or not plain.step_seconds:
-            rows.append([figure.name, figure.problem or "plain failed", "", "", ""])
+            rows.append([figure.name, figure.problem or "plain failed", "", "", "", ""])
             continue
-        epoch = f"{seconds * _EPOCH_IMAGES / batch:.0f} s"
+        epoch = f"{seconds * _EPOCH_IMAGES / batch:,.0f} s"
         less, more = f"{peak / plain.peak_bytes - 1:+.0%}", f"{seconds / plain.step_seconds - 1:+.0%}"
-        rows.append([figure.name, format_bytes(peak), less, f"{seconds:.3g} s, {epoch} an epoch", more])
+        rows.append([figure.name, format_bytes(peak), less, f"{seconds:.3g} s", epoch, more])
     title = f"network in network, batches of {batch} images of 32 x 32"
-    report.add_table(title, ["way", "peak of a step", "memory", "median step", "time"], rows)
+    report.add_table(title, ["way", "peak of a step", "memory", "median step", "an epoch", "time"], rows)
 
 
 NIN = Case(

@@ -139,7 +139,7 @@ PLANNING = Case(
     "what the planner promises, held against real steps, for several budgets",
     run_planning,
     settings={"encoder": "resnet18", "pixels": 112, "frames": 500, "shares": (5, 10, 20, 40, 80), "steps": 3},
-    quick={"encoder": "small", "pixels": 64, "frames": 100, "shares": (20, 50), "steps": 1},
+    quick={"encoder": "small", "pixels": 64, "frames": 100, "shares": (40, 80), "steps": 1},
     least={"steps": 0},
     most={"shares": 100},
     check=lambda settings: check_encoder("encoder", settings["encoder"]),

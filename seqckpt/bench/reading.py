@@ -156,6 +156,6 @@ READING = Case(
         "frames": 20_000,
         "folder": "",
     },
-    quick={"what": ("memory", "augmentation"), "repeats": 1, "frames": 300},
+    quick={"what": ("memory", "augmentation"), "repeats": 1, "frames": 1000},
     check=lambda settings: check_known("what", settings["what"], _MEASUREMENTS),
 )

@@ -94,10 +94,11 @@ def run_video_long(settings: Settings, report: Report) -> None:
     whole = found[long]["peak_bytes"] / found[short]["peak_bytes"]
     needed = predict_peak(points, long)
     report.records.append({"plain_peak_bytes": needed, "rest_ratio": rest[long] / rest[short], "ratio": whole})
-    problem = fits(needed, free_memory(default_device())) or "fits"
+    problem = fits(needed, free_memory(default_device()))
+    plain = f"The plain run at T = {long:,} {problem or f'would need about {format_bytes(needed)}, which is there'}."
     report.add_note(
         f"Apart from features the peak at T = {long:,} is {rest[long] / rest[short]:.2f}x that at T = {short:,} (with "
-        f"them {whole:.2f}x). The plain run at T = {long:,} would need about {format_bytes(needed)}: {problem}."
+        f"them {whole:.2f}x). {plain}"
     )
 
 

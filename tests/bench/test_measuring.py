@@ -220,7 +220,7 @@ def test_settings_go_to_the_cases_that_have_them() -> None:
     assert given == {"one": {"steps": "7", "lengths": "10,20"}, "other": {"steps": "7"}}
     assert one.choose(given["one"], is_quick=True) == {"steps": 7, "lengths": (10, 20)}
     assert one.choose({}, is_quick=True) == {"steps": 1, "lengths": (1, 2)}
-    with pytest.raises(UsageError, match=r"one, other have no setting 'step'; .*did you mean steps"):
+    with pytest.raises(UsageError, match=r"no setting .step. in one, other; .*did you mean steps"):
         read_settings([one, other], {"step": "7"})
     with pytest.raises(UsageError, match=r"share=much: expected a number, such as 0\.5"):
         other.choose({"share": "much"}, is_quick=False)
