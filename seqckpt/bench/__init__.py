@@ -4,7 +4,8 @@
 
 - `cases`: what there is, one line each; `case`: what a case is, its settings; `report`: tables, JSON, pictures.
 - `worker`: a process for each measurement; `subject`: the step that it holds, its seconds, peak and gradients; `turns`:
-  ways side by side, steps in turn; `capped`, `within_cap`: the largest size within a cap; `hardware`: on what.
+  ways side by side, steps in turn; `gradient_errors`: how exact they are; `capped`, `within_cap`: the largest size
+  within a cap; `hardware`: on what.
 - `peers`: what a user would write instead; `video_model`, `networks`: what is trained; `made_videos`:
   what is read; `reading_subject`: what is measured of that.
 - Cases: `video`, `video_long`, `lm`, `memonger_cnn`, `nin`, `rnn`, `suggest`, `learning`, `planning`, `reading`,
@@ -27,6 +28,12 @@ What was tried and did not pay:
 - One layout for all fused layers: channels_last for everything makes a ResNet's layer4 1.3-1.5x slower both ways.
 - Matrix products for the weight gradients of layers on 14x14 (1.3-1.7x slower than oneDNN's kernels) and 7x7 (equal
   to 1.3x slower); kept for 4x4 only. Nine products, one per kernel position: as fast, or slower.
+- LSTM segments of 25: at T = 500 five times nn.LSTM's time, since each call of the kernel prepares the weights anew;
+  segments of 100 take 2 MiB more (of a ResNet-18 step 1 % of the time).
+- Letting go of a piece's output gradient during its backward, as of its result: the engine holds it, and only private
+  use counts would tell whether nobody else does. It is one boundary of memory in a row of checkpointed layers.
+- Replaying the last chunk, too (as GradCache does), computed, not built: less by what LSTM and loss take beside its
+  graph, 0.9 MiB of 10.8 with a tiny encoder and nothing to speak of with a ResNet, for one more chunk's forward.
 - Scaling all weights by the frozen batch norm once per step: 45 MiB more for ResNet-18, in place of 3; large ones'
   results are scaled instead.
 """
