@@ -3,7 +3,8 @@
 Everything is put together from what was measured: which storages each layer saves (shared ones counted once), and by
 how much memory rose above activations and gradients while a layer ran forward and backward. A checkpointed range keeps
 its input. In backward, its replay stands on the inputs of this range and of those before, the gradients of all that
-comes after, the gradient of its result, and its result, since the engine holds both until the range is done:
+comes after, the gradient of its result, which the engine holds until the range is done, and its result, which is let go
+of as its backward begins:
 
     level of layer i in range [a, b) =  what is kept before a  +  input of a  +  saved by a..i, and the result of b - 1
                                       + gradients of parameters after i       +  i's own work
@@ -57,17 +58,17 @@ class Forecast:
 
     def costs_from(self, start: int) -> list[int]:
         """Peaks of the ranges from layer `start` to each later end, without what is kept before them."""
-        own: set[int | None] = {self.inputs[start]}
-        base = self.size(own)
+        own = _Held(self._bytes, [self.inputs[start]])
+        base = own.bytes
         # A range that begins with a layer in place is given a copy to work on.
         copy = base if self.inputs[start] == self.results[start] else 0
         costs, most = [], 0
         for i in range(start, len(self.layers)):
-            forward = self.size(own | {self.inputs[i]}) + self.forward_work[i]
-            own |= self.layers[i].saves
+            forward = own.bytes_with(self.inputs[i]) + self.forward_work[i]
+            own.add(self.layers[i].saves)
             result = gradient = self.size({self.results[i]})
-            here = self.size(own) + self.later_gradients[i] + self.backward_work[i]
-            missing = self.size(own | {self.results[i]}) - self.size(own)
+            here = own.bytes + self.later_gradients[i] + self.backward_work[i]
+            missing = own.bytes_with(self.results[i]) - own.bytes
             as_last = result + gradient if self.layers[i].has_children else missing
             replay = forward + self.later_gradients[i] + gradient
             first_run = 2 * base + self.forward_work[i] + self.size({self.inputs[i]})
@@ -77,30 +78,50 @@ class Forecast:
 
     def plain_cost(self, start: int) -> int:
         """Peak of everything from layer `start` on when none of it is checkpointed, without what is kept before."""
-        own: set[int | None] = {self.inputs[start]} if start < len(self.layers) else {self.results[-1]}
+        own = _Held(self._bytes, [self.inputs[start] if start < len(self.layers) else self.results[-1]])
         most = 0
         for i in range(start, len(self.layers)):
-            most = max(most, self.size(own | {self.inputs[i]}) + self.forward_work[i])
-            own |= self.layers[i].saves
-            most = max(most, self.size(own) + self.later_gradients[i] + self.backward_work[i])
-        return max(most, self.size(own) + self.work_after_row)
+            most = max(most, own.bytes_with(self.inputs[i]) + self.forward_work[i])
+            own.add(self.layers[i].saves)
+            most = max(most, own.bytes + self.later_gradients[i] + self.backward_work[i])
+        return max(most, own.bytes + self.work_after_row)
 
     def peak(self, ranges: Sequence[Range]) -> int:
         """Peak of the step with these ranges checkpointed, above its start."""
-        kept: set[int | None] = set(self.saved_before_row)
+        kept = _Held(self._bytes, self.saved_before_row)
         most = self.peak_outside
         start = 0
         for a, b in [*ranges, (len(self.layers), len(self.layers))]:
             for i in range(start, a):  # plain
-                most = max(most, self.size(kept | {self.inputs[i]}) + self.forward_work[i])
-                kept |= self.layers[i].saves
-                most = max(most, self.size(kept) + self.later_gradients[i] + self.backward_work[i])
+                most = max(most, kept.bytes_with(self.inputs[i]) + self.forward_work[i])
+                kept.add(self.layers[i].saves)
+                most = max(most, kept.bytes + self.later_gradients[i] + self.backward_work[i])
             if a < b:
-                kept.add(self.inputs[a])
-                apart = self.size(kept) - self.size({self.inputs[a]})
+                kept.add([self.inputs[a]])
+                apart = kept.bytes - self.size({self.inputs[a]})
                 most = max(most, apart + self.costs_from(a)[b - 1 - a])
             start = b
-        return max(most, self.size(kept | {self.results[-1]}) + self.work_after_row)
+        return max(most, kept.bytes_with(self.results[-1]) + self.work_after_row)
+
+
+class _Held:
+    """Storages that are held at a time, and their bytes: a sum that is kept while they become more."""
+
+    def __init__(self, bytes_of: Sequence[int], storages: Iterable[int | None]) -> None:
+        self._bytes_of = bytes_of
+        self._held: set[int] = set()
+        self.bytes = 0
+        self.add(storages)
+
+    def add(self, storages: Iterable[int | None]) -> None:
+        for storage in storages:
+            if storage is not None and storage not in self._held:
+                self._held.add(storage)
+                self.bytes += self._bytes_of[storage]
+
+    def bytes_with(self, storage: int | None) -> int:
+        """Bytes where that one is held as well."""
+        return self.bytes if storage is None or storage in self._held else self.bytes + self._bytes_of[storage]
 
 
 def _work_of_backward(layer: Layer) -> int:
