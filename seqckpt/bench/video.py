@@ -15,16 +15,16 @@ from seqckpt.bench.case import Case, Settings, check_encoder
 from seqckpt.bench.gradient_errors import is_exact, measure_gradient_errors, show_errors
 from seqckpt.bench.hardware import default_device, free_memory
 from seqckpt.bench.peers import CUTTERS, LABELS, PEERS
+from seqckpt.bench.probes import SHORT, find_problem, probe
 from seqckpt.bench.report import Report
-from seqckpt.bench.turns import Figures, fits, measure_side_by_side
+from seqckpt.bench.turns import Figures, measure_side_by_side
 from seqckpt.bench.video_model import OURS, build_video_subject, parse_choice
-from seqckpt.bench.worker import Worker
 from seqckpt.errors import UsageError
 from seqckpt.plots import FrontPoint, plot_front, plot_peak_memory
 from seqckpt.progress import progress_bar
 from seqckpt.units import format_bytes
 
-__all__ = ["VIDEO", "choose_ways", "predict_peak", "shorten"]
+__all__ = ["VIDEO", "choose_ways", "shorten"]
 
 Ways = dict[str, dict[str, Any]]
 
@@ -70,20 +70,6 @@ def shorten(ways: Ways, settings: Settings, encoder: str) -> Ways:
     return short
 
 
-def predict_peak(points: Sequence[tuple[int, int]], num_frames: int) -> float:
-    """Continue the line through the last two of (frames, bytes); from one point, in proportion; 0 from none.
-
-    >>> predict_peak([(100, 1100), (200, 2100)], 1000), predict_peak([(100, 1000)], 500), predict_peak([], 5)
-    (10100.0, 5000.0, 0.0)
-    """
-    if not points:
-        return 0.0
-    if len(points) == 1:
-        return points[0][1] * num_frames / points[0][0]
-    (a, low), (b, high) = points[-2:]
-    return low + (high - low) / (b - a) * (num_frames - a)
-
-
 def run_video(settings: Settings, report: Report) -> None:
     """Measure every model at every length, and draw."""
     ways = choose_ways(settings)
@@ -106,7 +92,8 @@ def run_video(settings: Settings, report: Report) -> None:
         for encoder, pixels, num_frames in jobs:
             points = seen.setdefault((encoder, pixels), {name: [] for name in ways})
             if not points[_PLAIN]:
-                points = seen[encoder, pixels] = _probe(ways, encoder, pixels)
+                plain = probe(ways[_PLAIN], encoder, pixels, SHORT)  # everything is kept: no way takes more
+                points = seen[encoder, pixels] = {name: list(plain) for name in ways}
             figures = _measure_length(ways, settings, encoder, pixels, num_frames, points, tick)
             for figure in figures.values():
                 figure.gradient_errors = errors[encoder][figure.name]
@@ -136,16 +123,6 @@ def _count_steps(num_frames: int, settings: Settings) -> int:
     return settings["steps"] if num_frames <= 500 else settings["steps"] * 500 // num_frames
 
 
-def _probe(ways: Ways, encoder: str, pixels: int) -> dict[str, list[tuple[int, int]]]:
-    """Two short plain clips, which say what each frame takes where everything is kept: no way takes more."""
-    points = []
-    for num_frames in (8, 16):
-        arguments = {**ways[_PLAIN], "encoder": encoder, "pixels": pixels, "num_frames": num_frames}
-        with Worker(build_video_subject, **arguments) as worker:
-            points.append((num_frames, worker.ask("peak")["peak_bytes"]))
-    return {name: list(points) for name in ways}
-
-
 def _measure_length(
     ways: Ways,
     settings: Settings,
@@ -159,8 +136,8 @@ def _measure_length(
     free = free_memory(default_device())
     problems = {}
     for name in ways:
-        known = [point for point in points[name] if point[0] > 16] or points[name]
-        if problem := fits(predict_peak(known, num_frames), free):
+        problem = find_problem(ways[name], encoder, pixels, num_frames, points[name], free)
+        if problem is not None:
             problems[name] = problem
         elif ways[name]["way"] == "compile" and num_frames not in settings["compile_lengths"]:
             problems[name] = "left out: to compile for one length takes minutes (compile_lengths)"

@@ -15,11 +15,11 @@ import torch
 from seqckpt.bench.case import Case, Settings, check_encoder
 from seqckpt.bench.hardware import default_device, free_memory
 from seqckpt.bench.made_videos import write_pattern
+from seqckpt.bench.probes import SHORT, predict_peak, probe
 from seqckpt.bench.report import Report
 from seqckpt.bench.subject import Subject
 from seqckpt.bench.turns import fits
-from seqckpt.bench.video import predict_peak
-from seqckpt.bench.video_model import HIDDEN_SIZE, build_parts, build_video_model, build_video_subject, parse_choice
+from seqckpt.bench.video_model import HIDDEN_SIZE, build_parts, build_video_model, parse_choice
 from seqckpt.bench.worker import Worker
 from seqckpt.data import sample_videos
 from seqckpt.errors import UsageError
@@ -69,7 +69,7 @@ def run_video_long(settings: Settings, report: Report) -> None:
     """Make the file, take a step over the short and the long clip, and say what the plain run would need."""
     short, long, pixels = settings["short"], settings["frames"], settings["pixels"]
     model = {"encoder": settings["encoder"], "pixels": pixels}
-    with tempfile.TemporaryDirectory() as folder, progress_bar(total=5, desc="video-long", unit="step") as bar:
+    with tempfile.TemporaryDirectory() as folder, progress_bar(total=4, desc="video-long", unit="step") as bar:
         path = Path(folder) / "operation.mp4"
         write_pattern(path, width=pixels, height=pixels, num_frames=long, key_every=50)
         bar.update()
@@ -79,12 +79,8 @@ def run_video_long(settings: Settings, report: Report) -> None:
             with Worker(LongVideo, path=str(path), segment=settings["segment"], **arguments) as worker:
                 found[num_frames] = worker.ask("peak")
             bar.update()
-        points = []
-        for num_frames in (8, 16):
-            arguments = {**model, "num_frames": num_frames, "choice": "8", "segment_length": 50}
-            with Worker(build_video_subject, way="plain", **arguments) as worker:
-                points.append((num_frames, worker.ask("peak")["peak_bytes"]))
-            bar.update()
+        points = probe({"way": "plain", "choice": "8", "segment_length": 50}, settings["encoder"], pixels, SHORT)
+        bar.update()
     rows = [_row(num_frames, record) for num_frames, record in found.items()]
     report.records += [{"num_frames": num_frames, **record} for num_frames, record in found.items()]
     title = f"{settings['encoder']} at {pixels} px, LSTM {HIDDEN_SIZE}, {parse_choice(settings['choice']).describe()}"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from seqckpt.bench import capped, host_memory, learning, online, planning, reading, turns, video, video_long
+from seqckpt.bench import capped, host_memory, learning, online, planning, probes, reading, turns, video, video_long
 from seqckpt.bench.suggest import find_by_dynamic_programme
 from seqckpt.cli import main
 from seqckpt.memory import find_best_reset_points
@@ -54,7 +54,7 @@ class LocalWorker:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (turns, capped, video, video_long, host_memory, learning, online, planning, reading):
+    for module in (turns, capped, probes, video_long, host_memory, learning, online, planning, reading):
         monkeypatch.setattr(module, "Worker", LocalWorker)
 
 
@@ -155,6 +155,17 @@ def test_what_would_pass_the_memory_is_named_and_not_tried(tmp_path: Path, monke
     assert {record["name"] for record in records if record["problem"]} == {"plain", "plain, channels_last"}
     assert all(record["seconds"] == [] for record in records if record["problem"])
     assert "| plain | does not fit: would need about " in markdown
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_long_clip_alone_is_tried_by_all_ways_but_those_that_cannot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(video, "free_memory", lambda device: 25 * 2**20)
+    settings = "models=small-32 lengths=300 steps=0 segment=10 smallest=5 balanced=5 fastest=5 peers=checkpoint "
+    _, data = run("video", tmp_path, settings + "error_frames=8 error_pixels=16")
+    tried = {record["name"]: record["problem"] for record in data["records"]}
+    assert {name for name, problem in tried.items() if problem} == {"plain", "plain, channels_last"}
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 3, 40])

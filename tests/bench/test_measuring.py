@@ -17,9 +17,9 @@ from seqckpt.bench import fixed_costs, rnn, worker
 from seqckpt.bench.case import Case, read_settings
 from seqckpt.bench.cases import CASES, choose_cases
 from seqckpt.bench.hardware import describe_hardware, read_hardware
+from seqckpt.bench.probes import predict_peak
 from seqckpt.bench.report import Report, markdown_table
 from seqckpt.bench.turns import Figures, fits, measure_side_by_side
-from seqckpt.bench.video import predict_peak
 from seqckpt.bench.within_cap import find_largest
 from seqckpt.errors import UsageError
 
