@@ -5,7 +5,7 @@
 - `cases`: what there is, one line each; `case`: what a case is, its settings; `report`: tables, JSON, pictures.
 - `worker`: a process for each measurement; `subject`: the step that it holds, its seconds, peak and gradients; `turns`:
   ways side by side, steps in turn; `gradient_errors`: how exact they are; `capped`, `within_cap`: the largest size
-  within a cap; `hardware`: on what.
+  within a cap; `probes`: what cannot fit; `hardware`: on what.
 - `peers`: what a user would write instead; `video_model`, `networks`: what is trained; `made_videos`:
   what is read; `reading_subject`: what is measured of that.
 - Cases: `video`, `video_long`, `lm`, `memonger_cnn`, `nin`, `rnn`, `suggest`, `learning`, `planning`, `reading`,
