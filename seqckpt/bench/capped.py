@@ -62,8 +62,6 @@ def compare_within_cap(
 
 
 def _find(comparison: Comparison, name: str, cap_bytes: int, most: int) -> Largest | str:
-    problems: dict[int, str] = {}
-
     def measure(size: int) -> int | None:
         try:
             limit = min(2 * cap_bytes + 2**30, free_memory(default_device()))
@@ -72,13 +70,12 @@ def _find(comparison: Comparison, name: str, cap_bytes: int, most: int) -> Large
         except DoesNotFit:
             return None
         except Refused as error:
-            problems[size] = str(error)
-            return None
+            raise Refused(f"fails with {comparison.size_name} {size}: {error}") from None
 
-    found = find_largest(measure, cap_bytes, first=comparison.first, most=most)
-    if problems:  # another fault than want of memory: no size above it was looked at
-        size, problem = next(iter(problems.items()))
-        return f"fails with {comparison.size_name} {size}: {problem}"
+    try:
+        found = find_largest(measure, cap_bytes, first=comparison.first, most=most)
+    except Refused as error:  # another fault than want of memory: nothing is known of larger sizes
+        return str(error)
     return found or f"does not fit, not even {comparison.first[0]}"
 
 

@@ -13,7 +13,16 @@ from seqckpt.errors import UsageError
 from seqckpt.models import list_encoders
 from seqckpt.units import parse_bytes
 
-__all__ = ["Case", "Settings", "check_encoder", "check_known", "part_settings", "read_bytes", "read_settings"]
+__all__ = [
+    "Case",
+    "Settings",
+    "check_encoder",
+    "check_known",
+    "part_settings",
+    "read_bytes",
+    "read_settings",
+    "write_value",
+]
 
 Settings = dict[str, Any]
 
@@ -59,7 +68,7 @@ class Case:
     def _check_limits(self, name: str, text: str, value: Any) -> None:
         default = self.settings[name]
         if value == () and name not in self.may_be_empty:
-            raise UsageError(f"{name}={text}: expected at least one, as in {name}={_write(default)}")
+            raise UsageError(f"{name}={text}: expected at least one, as in {name}={write_value(default)}")
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, str):
                 continue
@@ -69,7 +78,7 @@ class Case:
                 kind = f"{'whole ' * isinstance(number, int)}number"
                 kind = f"{kind}s" if isinstance(value, tuple) else f"a {kind}"
                 limits = _describe_limits(least, most)
-                raise UsageError(f"{name}={text}: expected {kind}{limits}, as in {name}={_write(default)}")
+                raise UsageError(f"{name}={text}: expected {kind}{limits}, as in {name}={write_value(default)}")
 
 
 def check_known(key: str, given: Iterable[str], known: Iterable[str]) -> None:
@@ -159,5 +168,6 @@ def _describe_limits(least: float, most: float) -> str:
     return f" of at most {most:g}" if most < math.inf else ""
 
 
-def _write(value: Any) -> str:
+def write_value(value: Any) -> str:
+    """A setting as it is given, without its name."""
     return ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)

@@ -9,9 +9,9 @@ from typing import Any
 
 from seqckpt.bench.worker import DoesNotFit, Refused, Worker
 
-__all__ = ["EXACT", "Errors", "is_exact", "measure_gradient_errors", "show_errors"]
+__all__ = ["Errors", "is_exact", "measure_gradient_errors", "show_errors"]
 
-EXACT = {"float64": 1e-6, "float32": 1e-2}  # an error below is rounding; other gradients are off by a tenth and more
+_EXACT = {"float64": 1e-6, "float32": 1e-2}  # an error below is rounding; other gradients are off by a tenth and more
 Errors = Mapping[str, float | str]
 """By data type: the worst parameter's relative error, or why there is none."""
 
@@ -58,7 +58,7 @@ def is_exact(errors: Errors) -> bool:
     >>> is_exact({"float64": 2e-15, "float32": 3e-7}), is_exact({"float64": float("nan")})
     (True, False)
     """
-    return bool(errors) and all(isinstance(error, float) and error < EXACT[dtype] for dtype, error in errors.items())
+    return bool(errors) and all(isinstance(error, float) and error < _EXACT[dtype] for dtype, error in errors.items())
 
 
 def show_errors(errors: Errors) -> str:

@@ -90,11 +90,10 @@ def run_video(settings: Settings, report: Report) -> None:
         }
         seen: dict[tuple[str, int], dict[str, list[tuple[int, int]]]] = {}
         for encoder, pixels, num_frames in jobs:
-            points = seen.setdefault((encoder, pixels), {name: [] for name in ways})
-            if not points[_PLAIN]:
+            if (encoder, pixels) not in seen:
                 plain = probe(ways[_PLAIN], encoder, pixels, SHORT)  # everything is kept: no way takes more
-                points = seen[encoder, pixels] = {name: list(plain) for name in ways}
-            figures = _measure_length(ways, settings, encoder, pixels, num_frames, points, tick)
+                seen[encoder, pixels] = {name: list(plain) for name in ways}
+            figures = _measure_length(ways, settings, encoder, pixels, num_frames, seen[encoder, pixels], tick)
             for figure in figures.values():
                 figure.gradient_errors = errors[encoder][figure.name]
             _add_table(report, figures, encoder, pixels, num_frames)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from seqckpt.bench.case import Case, Settings, part_settings, read_settings
+from seqckpt.bench.case import Case, Settings, part_settings, read_settings, write_value
 from seqckpt.bench.cases import CASES, choose_cases
 from seqckpt.bench.hardware import read_hardware
 from seqckpt.bench.report import Report
@@ -72,13 +72,13 @@ def _list_cases() -> str:
     lines = []
     for case in CASES.values():
         lines.append(f"  {case.name:<14} {case.meaning}")
-        shown = (f"{name}={_write(value)}" for name, value in case.settings.items())
+        shown = (f"{name}={_quote(value)}" for name, value in case.settings.items())
         lines.append(f"{'':<17}{' '.join(shown)}")
     return "\n".join(lines)
 
 
-def _write(value: object) -> str:
-    text = ",".join(str(part) for part in value) if isinstance(value, tuple) else str(value)
+def _quote(value: object) -> str:
+    text = write_value(value)
     return f"'{text}'" if " " in text else text
 
 
