@@ -22,7 +22,8 @@ channels_last pictures, but deep ones, of 7x7 or less, are faster on contiguous 
 fast in small chunks. Each layer hands its result on in the better layout. Elsewhere layouts are left as they are.
 
 Note 3. *ReLU behind the pool.* Maxima and ReLU may change places, with equal gradients; ReLU is then on fewer values,
-and the pool's indices within a picture fit into 16 bits, where torch's take 64.
+and the pool's indices within a picture fit into 16 bits, where torch's take 64. An index of -1 says that ReLU let
+nothing through: the result itself is not needed, and a layer behind may write into it.
 
 Note 4. *Weight gradients of the deepest layers.* A result of 4x4 pixels or less leaves oneDNN's kernel for the gradient
 of a large weight at a third to a half of the processor's speed. One matrix product over all pixels of a chunk, with
@@ -63,7 +64,8 @@ class FusedConv:
     """A convolution with what follows it: `norm` (frozen) if any, an addition if called with a residual, and ReLU.
 
     `fold()` gives what it computes with, with a graph to the parameters; where that is the same for many calls, hand
-    it in. Under autocast the layers run one by one, each in its own precision.
+    it in. Under autocast the layers run one by one, each in its own precision; and for an input that is not of the
+    weights' dtype or dimensions, where what they say of it is theirs to say.
     """
 
     def __init__(self, conv: nn.Module, norm: nn.Module | None, rectifies: bool) -> None:
@@ -88,9 +90,9 @@ class FusedConv:
             return weight * _per_row(scale, weight), shift
         return _Unscaled.apply(weight, scale), shift, scale.detach()
 
-    def __call__(self, x: Tensor, residual: Tensor | None = None, *, folded: Folded | None = None) -> Tensor:
+    def __call__(self, x: Tensor, residual: Any = None, *, folded: Folded | None = None) -> Tensor:
         conv = self.conv
-        if torch.is_autocast_enabled(x.device.type):
+        if torch.is_autocast_enabled(x.device.type) or x.dtype != conv.weight.dtype or x.dim() != conv.weight.dim():
             y = conv(x) if self.norm is None else self.norm(conv(x))
             y = y if residual is None else y + residual
             return torch.relu(y) if self.rectifies else y
@@ -146,7 +148,7 @@ class _Conv(torch.autograd.Function):
         weight: Tensor,
         shift: Tensor | None,
         scale: Tensor | None,
-        residual: Tensor | None,
+        residual: Any,
         settings: Any,
         rectifies: bool,
     ) -> Tensor:
@@ -159,12 +161,13 @@ class _Conv(torch.autograd.Function):
             y.mul_(_per_channel(scale, y))
             if shift is not None:
                 y.add_(_per_channel(shift, y))
+        ctx.shape, ctx.dtype = y.shape, y.dtype
+        ctx.residual = _facts(residual)
         if residual is not None:
-            y.add_(residual)
+            y = y.add_(residual) if _fits_into(residual, y) else y + residual
         if rectifies:
             y.relu_()
         ctx.save_for_backward(x, weight, scale, y if rectifies else None)
-        ctx.residual_shape = None if residual is None else residual.shape
         return y
 
     @staticmethod
@@ -175,6 +178,11 @@ class _Conv(torch.autograd.Function):
         if y is not None:
             grad = torch.ops.aten.threshold_backward(grad, y, 0)
             del y
+        grad_residual = None
+        if needs_residual:
+            shape, dtype, device = ctx.residual
+            grad_residual = grad.sum_to_size(shape).to(device, dtype)
+        grad = grad.sum_to_size(ctx.shape).to(ctx.dtype)
 
         def convolution_backward(grad: Tensor, *mask: bool) -> Sequence[Tensor | None]:
             if not any(mask):
@@ -190,7 +198,6 @@ class _Conv(torch.autograd.Function):
             else:
                 _, grad_weight, grad_shift = convolution_backward(grad, False, needs_weight, needs_shift)
             grad_x, _, _ = convolution_backward(grad * _per_channel(scale, grad), needs_x, False, False)
-        grad_residual = grad.sum_to_size(ctx.residual_shape) if needs_residual else None
         return grad_x, grad_weight, grad_shift, None, grad_residual, None, None
 
 
@@ -198,19 +205,21 @@ class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, settings: list[Any]) -> Tensor:
         y, indices = torch.ops.aten.max_pool2d_with_indices(x, *settings)
+        indices.masked_fill_(y <= 0, -1)
         y.relu_()
-        ctx.save_for_backward(y, indices.to(torch.int16 if x.shape[-2:].numel() <= 2**15 else torch.int32))
+        ctx.save_for_backward(indices.to(torch.int16 if x.shape[-2:].numel() <= 2**15 else torch.int32))
         ctx.shape, ctx.settings, ctx.layout = x.shape, settings, _layout_of(x)
         return y
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        y, indices = ctx.saved_tensors
-        grad = torch.ops.aten.threshold_backward(grad, y, 0)
+        (indices,) = ctx.saved_tensors
+        grad = grad.masked_fill(indices < 0, 0)
         x = torch.empty(ctx.shape, dtype=grad.dtype, device=grad.device, memory_format=ctx.layout)
         backward = torch.ops.aten.max_pool2d_with_indices_backward
-        return backward(grad, x, *ctx.settings, indices.to(torch.int64)), None  # of x, only the layout is looked at
+        indices = indices.to(torch.int64).clamp_(min=0)
+        return backward(grad, x, *ctx.settings, indices), None  # of x, only the layout is looked at
 
 
 def _laid_out(x: Tensor) -> Tensor:
@@ -219,6 +228,18 @@ def _laid_out(x: Tensor) -> Tensor:
         return x
     is_deep = x.shape[-2:].numel() <= _LARGEST_CONTIGUOUS
     return x.contiguous(memory_format=torch.contiguous_format if is_deep else torch.channels_last)
+
+
+def _fits_into(residual: Any, y: Tensor) -> bool:
+    """Whether the sum has the shape and dtype of y."""
+    if not isinstance(residual, Tensor):
+        return False
+    is_smaller = torch.broadcast_shapes(residual.shape, y.shape) == y.shape
+    return is_smaller and torch.result_type(y, residual) == y.dtype
+
+
+def _facts(residual: Any) -> tuple[Any, ...] | None:
+    return (residual.shape, residual.dtype, residual.device) if isinstance(residual, Tensor) else None
 
 
 def _is_multiplied(grad: Tensor, settings: Any) -> bool:
