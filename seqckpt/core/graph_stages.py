@@ -61,12 +61,15 @@ class GraphStage:
         self.encoder, self.source, self.calls, self.result = encoder, source, list(calls), result
         fetched = {value for node in calls for value in node.all_input_nodes if value.op == "get_attr"}
         self.constants = {node: str(node.target) for node in fetched}
+        last_use = {value: node for node in self.calls for value in node.all_input_nodes}
+        returned: list[fx.Node] = []
+        fx.node.map_arg(result, returned.append)
+        self.last_use = {value: node for value, node in last_use.items() if value not in (source, *returned)}
 
     def __call__(self, x: Any, folded: Mapping[FusedConv, Folded] | None = None) -> Any:
         """Run the calls; `folded`: what the fused convolutions among them have folded already."""
         values: dict[fx.Node, Any] = {self.source: x}
         values |= {node: _get(self.encoder, path) for node, path in self.constants.items()}
-        last_use = {value: node for node in self.calls for value in node.all_input_nodes}
         for node in self.calls:
             args: Any = fx.node.map_arg(node.args, values.__getitem__)
             kwargs: Any = fx.node.map_arg(node.kwargs, values.__getitem__)
@@ -74,7 +77,7 @@ class GraphStage:
                 kwargs = {**kwargs, "folded": folded[node.target]}
             values[node] = self._function(node)(*args, **kwargs)
             for value in node.all_input_nodes:  # let go of what nothing needs any more, as the forward itself would
-                if last_use[value] is node and value is not self.source:
+                if self.last_use.get(value) is node:
                     values.pop(value, None)
             del args, kwargs
         return fx.node.map_arg(self.result, values.__getitem__)
