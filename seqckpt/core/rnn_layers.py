@@ -32,13 +32,23 @@ def run_layers(
 ) -> tuple[Any, Any]:
     """`core(x, hx)`, cut at `levels`; the same results, and the same errors before anything is computed."""
     if core.mode == "LSTM" and _device(x).type == "cpu" and torch.is_autocast_enabled("cpu"):
-        dtype = _weights_of(core, 0)[0].dtype
+        dtype = next(core.parameters()).dtype
         with torch.autocast("cpu", enabled=False):
             hx = None if hx is None else tuple(s.to(dtype) for s in hx)
             return run_layers(core, x.to(dtype), hx, levels=levels, check=check)
-    if not _is_one_call(core):
-        for hook in core._forward_pre_hooks.values():  # such as those that compute a normalised weight
-            hook(core, (x, hx))
+    if _is_one_call(core):
+        return _run(core, x, hx, levels, check)
+    own = core.__dict__.get("forward")
+    core.__dict__["forward"] = lambda x, hx=None: _run(core, x, hx, levels, check)
+    try:  # with the core's hooks around it, such as those that compute a normalised weight
+        return core(x) if hx is None else core(x, hx)
+    finally:
+        del core.__dict__["forward"]
+        if own is not None:
+            core.__dict__["forward"] = own
+
+
+def _run(core: nn.RNNBase, x: Any, hx: Any, levels: Sequence[int], check: bool) -> tuple[Any, Any]:
     layout = _Layout(core, x)
     state = layout.initial_state(hx)
     rows = layout.rows
@@ -151,13 +161,15 @@ class _Sweep:
 
     def __init__(self, core: nn.RNNBase, layout: _Layout, levels: Sequence[int], check: bool) -> None:
         self.core, self.layout, self.levels, self.check = core, layout, levels, check
+        self.weights = None if _is_one_call(core) else _weights_of(core)
 
     def run(
         self, rows: Tensor, masks: list[Tensor], state: State, layers: Sequence[int], *, reverse: bool
     ) -> tuple[Tensor, State]:
         """Layers `layers` (counting directions) over all steps; `masks` lie before all but the first, or before it."""
-        direct = _is_one_call(self.core) and not (rows.is_cuda and torch.is_grad_enabled() and not self.core.training)
-        per_layer = [] if direct else [_weights_of(self.core, i) for i in layers]
+        direct = self.weights is None and not (rows.is_cuda and torch.is_grad_enabled() and not self.core.training)
+        own_weights = _weights_of(self.core) if self.weights is None else self.weights
+        per_layer = [] if direct else [own_weights[i] for i in layers]
         if rows.is_cuda and per_layer and (masks or self.core.bidirectional):
             for i, weights in zip(layers, per_layer, strict=True):
                 _flatten_for_cudnn(self.core, i, weights)
@@ -277,9 +289,14 @@ def _reversed_rows(sizes: Tensor) -> Tensor:
     return offsets[lengths[lanes] - 1 - steps] + lanes
 
 
-def _weights_of(core: nn.RNNBase, i: int) -> list[Tensor]:
-    """The weights of layer i (counting directions), through their parametrizations if they have any."""
-    return [getattr(core, name) for name in core._all_weights[i]]
+def _weights_of(core: nn.RNNBase) -> list[list[Tensor]]:
+    """The weights of each layer (counting directions); computed, if they are, as often as the core's forward does."""
+    names = [name for layer in core._all_weights for name in layer]
+    if all(isinstance(core._parameters.get(name), nn.Parameter) for name in names):
+        return [[getattr(core, name) for name in layer] for layer in core._all_weights]
+    core._update_flat_weights()
+    weights = iter(core._flat_weights)
+    return [[next(weights) for _ in layer] for layer in core._all_weights]  # type: ignore[misc]
 
 
 def _flatten_for_cudnn(core: nn.RNNBase, i: int, weights: list[Tensor]) -> None:

@@ -60,7 +60,8 @@ class SegmentedRNN(nn.Module):
 
     Under CPU autocast an nn.LSTM runs in float32: torch's own fails there on processors without bfloat16 kernels.
     Forward hooks registered on the core fire once per segment and replay; with dropout between layers, both
-    directions or computed weights (parametrized, weight norm) the layers run one by one, and they do not fire. A
+    directions or computed weights (parametrized, weight norm) the layers run one by one, and they fire once, on the
+    whole sequence, as in the network itself. A
     subclass with a forward of its own is run as any other core is: not packed, and not in both directions.
 
     Raises TypeError or ValueError for a segment length that is not a whole number from 1 up, and the core's own
@@ -169,6 +170,7 @@ def checkpointed_scan(
             spans=fixed_spans(0, _num_steps(x, time_dim), levels[level]),
             dim=time_dim,
             modules=owners,
+            functions=[run_segment],
             devices=devices,
             first_run_with_grad=True,
             check=check_replay,
@@ -198,6 +200,13 @@ def _refuse_as_custom(core: nn.Module, x: Any) -> None:
     """A core with a forward of its own is run segment by segment, forwards in time: refuse what cannot be run so."""
     if getattr(core, "bidirectional", False):
         raise ValueError(f"{type(core).__name__} is bidirectional, with a forward of its own: it cannot be cut in time")
+    inner = [name for name, m in core.named_modules() if isinstance(m, nn.RNNBase) and m.bidirectional]
+    if inner and not hasattr(core, "bidirectional"):
+        raise ValueError(
+            f"{type(core).__name__}.{inner[0]} is bidirectional: cut in time it would see the future of its segment "
+            "only. Hand that network itself to SegmentedRNN; where it does not run over time, say so by an attribute "
+            f"`bidirectional = False` of {type(core).__name__}"
+        )
     if isinstance(x, PackedSequence):
         raise TypeError(f"{type(core).__name__} has a forward of its own: pad its input, PackedSequence cannot be cut")
 

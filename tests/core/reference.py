@@ -9,7 +9,7 @@ random states, and compares everything that a training step could notice.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -117,7 +117,9 @@ def cut_run(core: nn.RNNBase, x: Tensor | PackedSequence, state: Any, lengths: L
     if threads:
         return _as_given(core, x, *_sweep([core], rows, sizes, [], states, lengths, reverse=False))
     directions = 2 if core.bidirectional else 1
-    layers = [_one_layer(core, i) for i in range(core.num_layers * directions)]
+    core._update_flat_weights()  # computes those that are parametrized, as often as the core's own forward does
+    weights = iter(core._flat_weights)
+    layers = [_one_layer(core, i, weights) for i in range(core.num_layers * directions)]
     width = (core.proj_size or core.hidden_size) * directions
     shape = (*rows.shape[:-1], width)
     noises = [_noise(rows, shape, core.dropout) for _ in range(core.num_layers - 1)] if dropout else []
@@ -208,8 +210,8 @@ class _Aliased:
         return _Aliased(self.network, {name: w.view_as(w) for name, w in self.weights.items()})
 
 
-def _one_layer(core: nn.RNNBase, i: int) -> _Aliased:
-    """One layer of a network, in one direction, as a network of its own; its weights are computed once."""
+def _one_layer(core: nn.RNNBase, i: int, weights: Iterator[Any]) -> _Aliased:
+    """One layer of a network, in one direction, as a network of its own, with the next of the weights."""
     directions = 2 if core.bidirectional else 1
     width = core.input_size if i < directions else (core.proj_size or core.hidden_size) * directions
     options: dict[str, Any] = {"bias": core.bias, "device": "meta"}
@@ -220,7 +222,7 @@ def _one_layer(core: nn.RNNBase, i: int) -> _Aliased:
     kind = {"LSTM": nn.LSTM, "GRU": nn.GRU}.get(core.mode, nn.RNN)
     network = kind(width, core.hidden_size, **options).train(core.training)
     own = [name for name, _ in network.named_parameters()]
-    return _Aliased(network, {to: getattr(core, name) for to, name in zip(own, core._all_weights[i], strict=True)})
+    return _Aliased(network, {name: next(weights) for name in own})
 
 
 def _noise(rows: Tensor, shape: tuple[int, ...], dropout: float) -> Tensor:
