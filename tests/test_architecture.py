@@ -45,7 +45,8 @@ ALLOWED: dict[str, set[str]] = {
     "core": ENGINE,
     # It knows a Schedule and its lengths, and wrappers for ranges of modules, not how the engine cuts and replays; two
     # of the engine's files about plain torch (graphs; random states and buffers) keep it from leaving anything behind.
-    "memory": ENGINE | {"atomic", "core.schedule", "core.cuts", "core.ranges", "core.graph", "core.surroundings"},
+    "memory": ENGINE
+    | {"atomic", "core.schedule", "core.cuts", "core.ranges", "core.graph", "core.surroundings", "core.random_states"},
     "models": ENGINE,
     "data": PLAIN | APPLICATION,
     "metrics": PLAIN,

@@ -23,7 +23,7 @@ from seqckpt.core.closures import modules_of, trains
 from seqckpt.core.cuts import balanced_spans, check_length
 from seqckpt.core.frame_rows import FrameRows, FrameSource
 from seqckpt.core.fused_layers import Folded, FusedConv
-from seqckpt.core.graph_stages import GraphStage, fold_all, writes_into_input
+from seqckpt.core.graph_stages import GraphStage, fold_all
 from seqckpt.core.replay import Loop, replay_loop
 from seqckpt.core.stages import Stage, find_stages, fused_stages
 from seqckpt.errors import ReplayError
@@ -68,7 +68,7 @@ class ChunkedEncoder(nn.Module):
             balanced: 33 frames in chunks of 16 become 11 + 11 + 11.
         keep: what is kept rather than replayed; see Keep. `depth` needs an encoder that can be cut in stages.
         transform: applied to a chunk's frames first, in the chunk (to float, normalisation, augmentation); must not
-            change them in place, and must draw random numbers from torch's generators or not at all.
+            change them in place. Random numbers may come from torch, Python, numpy, or generators that it holds.
         fuse: run each convolution together with the frozen batch norm, the residual addition and the ReLU behind it
             (fused_layers.py), which saves a half to two thirds of the activations' memory, and time. The same function
             and gradients to rounding, where False is bitwise. Needs an encoder that torch.fx can trace, and batch
@@ -157,7 +157,7 @@ class ChunkedEncoder(nn.Module):
                     f"frames of shape {tuple(frames.shape)}: expected one or more clips, none of them empty"
                 )
             features = self._encode(frames.flatten(0, 1))
-            return tree_map(lambda rows: rows.unflatten(0, frames.shape[:2]), features)
+            return tree_map(lambda rows: _unflattened(rows, frames.shape[:2]), features)
         if isinstance(frames, Tensor):
             clips = [clip[:length] for clip, length in zip(frames, check_lengths(lengths, frames), strict=True)]
             return tree_map(lambda *rows: pad_clips(rows, frames.shape[1]), *self(clips))
@@ -172,8 +172,8 @@ class ChunkedEncoder(nn.Module):
             features = self._encode(FrameRows(clips))
         sizes = [len(clip) for clip in clips]
         flat, spec = tree_flatten(features)
-        per_clip = zip(*(rows.split(sizes) for rows in flat), strict=True)
-        return [tree_unflatten(list(rows), spec) for rows in per_clip]
+        parts = [rows.split(sizes) if isinstance(rows, Tensor) else [rows] * len(sizes) for rows in flat]
+        return [tree_unflatten([of_leaf[i] for of_leaf in parts], spec) for i in range(len(sizes))]
 
     def _encode(self, rows: Tensor | FrameRows) -> Any:
         """Features of rows of frames; (n, C, H, W) to (n, ...)."""
@@ -200,10 +200,7 @@ class ChunkedEncoder(nn.Module):
             return through(stages[num_frozen : first_kept[k]], x if frozen else load(k, x), weights), None
 
         def finish(k: int, y: Any, weights: Sequence[Tensor]) -> Any:
-            kept = stages[first_kept[k] :]
-            if kept and len(set(first_kept)) > 1 and writes_into_input(kept[0]):
-                y = tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, y)  # other chunks are cut elsewhere
-            return through(kept, y, weights)
+            return through(stages[first_kept[k] :], y, weights)
 
         loop = Loop(
             run=run,
@@ -213,6 +210,7 @@ class ChunkedEncoder(nn.Module):
             finish=finish if any_kept else None,
             weights=weights,
             modules=[self.encoder, *([] if self.transform is None else modules_of(self.transform))],
+            functions=[] if self.transform is None else [self.transform],
             num_kept=self.keep.chunks,
             check=self.check_replay,
         )
@@ -266,6 +264,10 @@ class ChunkedEncoder(nn.Module):
         ]
 
 
+def _unflattened(rows: Any, shape: torch.Size) -> Any:
+    return rows.unflatten(0, shape) if isinstance(rows, Tensor) else rows
+
+
 def _through(stages: Sequence[Stage], x: Any, folded: Mapping[FusedConv, Folded]) -> Any:
     for stage in stages:
         x = stage(x, folded) if folded and isinstance(stage, GraphStage) else stage(x)
@@ -282,7 +284,10 @@ def check_lengths(lengths: Any, frames: Tensor) -> list[int]:
     return values
 
 
-def pad_clips(rows: Sequence[Tensor], num_steps: int) -> Tensor:
+def pad_clips(rows: Sequence[Any], num_steps: int) -> Any:
+    """Clips of rows (t, ...) as one tensor (B, num_steps, ...), with zeros behind; what is no tensor, once."""
+    if not isinstance(rows[0], Tensor):
+        return rows[0]
     return torch.stack([nn.functional.pad(r, (0, 0) * (r.dim() - 1) + (0, num_steps - len(r))) for r in rows])
 
 

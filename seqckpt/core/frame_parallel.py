@@ -29,7 +29,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from seqckpt.core.chunked_encoder import FrameSource, check_lengths, pad_clips
-from seqckpt.core.surroundings import RandomStates, accelerators_of
+from seqckpt.core.random_states import RandomStates
+from seqckpt.core.surroundings import accelerators_of
 from seqckpt.errors import UsageError
 from seqckpt.transparent import hide_in_state_dict
 
@@ -120,8 +121,14 @@ class FrameParallel(nn.Module):
             per_clip = [tree_flatten(features) for features in self.encoder(own)]
         spec = per_clip[0][1]
         columns = zip(*(leaves for leaves, _ in per_clip), strict=True)
-        whole = [_Gather.apply(torch.cat(column), counts, self.group).split(lengths) for column in columns]
+        whole = [self._gather(column, counts, lengths) for column in columns]
         return [tree_unflatten(list(leaves), spec) for leaves in zip(*whole, strict=True)]
+
+    def _gather(self, column: Sequence[Any], counts: Sequence[int], lengths: list[int]) -> Sequence[Any]:
+        """For each clip what all ranks have of one of the encoder's results."""
+        if not isinstance(column[0], Tensor):
+            return [column[0]] * len(lengths)
+        return _Gather.apply(torch.cat(list(column)), counts, self.group).split(lengths)
 
     def _check(self, lengths: list[int]) -> None:
         """Ranks with clips of different lengths would wait for each other for ever, or mix up features."""
@@ -165,28 +172,19 @@ def _own_random_numbers(encoder: nn.Module, rank: int) -> Iterator[None]:
     same on every rank. Where nothing is drawn, the random state is left exactly as it was.
     """
     tensors = chain(encoder.parameters(), encoder.buffers())
-    states = RandomStates(accelerators_of(tensors))
+    states = RandomStates(accelerators_of(tensors), [encoder])
     before = states.read()
     generator = torch.Generator()
     generator.set_state(before[0])
-    _seed(int(torch.randint(2**62, (), generator=generator)) + rank, states.devices)
+    states.seed(int(torch.randint(2**62, (), generator=generator)) + rank)
     seeded = states.read()
     try:
         yield
     finally:
-        was_used = any(not torch.equal(a, b) for a, b in zip(seeded, states.read(), strict=True))
+        used = states.read()
         states.write(before)
-        if was_used:
-            torch.rand(())  # or the next call would begin with the same seed
-
-
-def _seed(seed: int, devices: Sequence[torch.device]) -> None:
-    """Seed the generators of the CPU and of these devices; torch.manual_seed would seed those of all devices."""
-    torch.default_generator.manual_seed(seed)
-    for device in devices:
-        kind = torch.get_device_module(device.type)
-        with kind.device(device):
-            kind.manual_seed(seed)
+        if states.differ(seeded, used):
+            states.advance(seeded, used)  # or the next call would begin with the same seed
 
 
 class _Gather(torch.autograd.Function):

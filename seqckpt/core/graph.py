@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, _engine_run_backward
 
+from seqckpt.core.kept_tensors import refuse_kept
 from seqckpt.errors import ReplayError
 
 __all__ = ["GradientSums", "find_leaves", "newest_node"]
@@ -26,8 +27,8 @@ def newest_node() -> int:
 def find_leaves(outputs: Iterable[Any], older_than: int | None = None) -> list[Tensor]:
     """All leaf tensors that the graphs of `outputs` reach, each once; about 1 us per node.
 
-    Raises ReplayError if a node with a sequence number up to `older_than` is met: the graph then goes on into one that
-    was there before.
+    Raises ReplayError if a tensor is met that a checkpointed module has kept (kept_tensors.py), or a node with a
+    sequence number up to `older_than`: the graph then goes on into one that was there before.
     """
     leaves: list[Tensor] = []
     stack = [t.grad_fn for t in outputs if isinstance(t, Tensor) and t.grad_fn is not None]
@@ -38,6 +39,7 @@ def find_leaves(outputs: Iterable[Any], older_than: int | None = None) -> list[T
         if hasattr(node, "variable"):  # AccumulateGrad
             leaves.append(node.variable)
             continue
+        refuse_kept(node)
         if older_than is not None and node._sequence_nr() <= older_than:
             raise ReplayError(
                 f"the function to be replayed uses a tensor that was computed outside of it (by {node.name()}) and "
@@ -100,13 +102,21 @@ class GradientSums:
         self, roots: Sequence[GradientEdge], root_grads: Sequence[Tensor | None], inputs: Sequence[Tensor]
     ) -> list[Any]:
         seeded = [(t, value) for t, value in zip(self.targets, self.values, strict=True) if value is not None]
-        grads = _engine_run_backward(
-            (*roots, *(t for t, _ in seeded)),
-            (*root_grads, *(value for _, value in seeded)),
-            False,  # retain_graph
-            False,  # create_graph
-            (*inputs, *self.targets),
-            True,  # allow_unused
-            accumulate_grad=False,
-        )
+        try:
+            grads = _engine_run_backward(
+                (*roots, *(t for t, _ in seeded)),
+                (*root_grads, *(value for _, value in seeded)),
+                False,  # retain_graph
+                False,  # create_graph
+                (*inputs, *self.targets),
+                True,  # allow_unused
+                accumulate_grad=False,
+            )
+        except RuntimeError as error:
+            if "use_reentrant=True" not in str(error):
+                raise
+            raise ReplayError(
+                "inside of a checkpointed part torch.utils.checkpoint is used with use_reentrant=True, which works "
+                "with a plain backward() only: give use_reentrant=False there, or leave that checkpoint out"
+            ) from error
         return list(grads[: len(inputs)])

@@ -2,6 +2,10 @@
 
 A first layer that works in place (`ReLU(inplace=True)`, `frames.sub_(mean)`) changes the tensor that its replay is to
 start from, and may not be run on a leaf of a graph at all. The plain run has neither difficulty.
+
+What is handed on has exactly the strides of what was given: dropout draws its mask in the order of memory, and kernels
+sum in it. Where a dimension has one entry its stride is arbitrary, and `view_as` and `clone` choose another than the
+tensor's own: one frame in channels_last is then no longer in channels_last for the layers behind it.
 """
 
 from __future__ import annotations
@@ -14,57 +18,105 @@ from torch import Tensor
 
 from seqckpt.errors import ReplayError
 
-__all__ = ["HandOver"]
+__all__ = ["HandOver", "share_memory", "with_strides"]
 
 
 class HandOver:
-    """Hands out copies where the function writes into what it gets, and the tensors themselves where it does not.
+    """Hands out copies where the function writes into what it gets, and the tensors' own memory where it does not.
 
-    Which of both is learnt from the first call with tensors (a state may be None at first): `of(leaves)` before it
-    gives copies, `learn()` after it looks whether they were written to. Cost: one copy of the first piece; of every
-    piece where the function does write. Under inference mode, where tensors count no changes, every piece is copied.
-    A function that writes only later is an error: what it wrote into is needed for its replay. `safe`: known to write
-    nothing.
+    `of(k, leaves)` goes before piece k's function, `learn(k)` behind it. In a first run without a graph every piece
+    gets a copy, which costs its time and no memory that counts; whether it was written to is known in the replay.
+    Where a graph is alive beside it, a copy is made as long as that cannot be known: in the first piece, after one that
+    was written to, and where numbers are drawn (`is_random`), since what is written may hang on them. A function that
+    writes later all the same is an error. `safe`: known to write nothing.
     """
 
     def __init__(self, *, safe: bool = False) -> None:
-        self.copies: bool | None = False if safe else None
+        self.safe = safe
+        self.is_random = False
+        self.wrote: dict[int, bool] = {}  # pieces, and whether their function wrote in its first run
         self.watched: list[tuple[Tensor, int]] = []
-        self.lent: list[tuple[Tensor, int]] = []
-        self.watching = not safe
+        self.copied = False
 
-    def of(self, leaves: Sequence[Any]) -> list[Any]:
-        if self.copies is False:
-            handed = [_inner(leaf) for leaf in leaves]
-            if self.watching:
-                tensors = (leaf for leaf in handed if isinstance(leaf, Tensor) and not leaf.is_inference())
-                self.lent += [(leaf, leaf._version) for leaf in tensors]
-            return handed
-        handed = [_copy(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        if self.copies is None and not torch.is_inference_mode_enabled():
-            self.watched += [(leaf, leaf._version) for leaf in handed if isinstance(leaf, Tensor)]
+    def of(self, k: int, leaves: Sequence[Any], *, beside_graph: bool) -> list[Any]:
+        self.copied = not self.safe and self._copies(k, beside_graph)
+        handed = [_Handed.apply(leaf, self.copied) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        if not self.safe:
+            tensors = (leaf for leaf in handed if isinstance(leaf, Tensor) and not leaf.is_inference())
+            self.watched = [(leaf, leaf._version) for leaf in tensors]
         return handed
 
-    def learn(self) -> None:
-        if any(tensor._version > version for tensor, version in self.lent):
-            raise ReplayError(
-                "the function to be replayed changed its input in place, which it did not do in its first run of this "
-                "call: a replay would start from changed values. Work on a copy there (x = x * -1 for x.mul_(-1))"
-            )
-        self.lent = []
-        if self.watched:
-            self.copies = any(tensor._version > version for tensor, version in self.watched)
+    def _copies(self, k: int, beside_graph: bool) -> bool:
+        if k in self.wrote:
+            return self.wrote[k]
+        return not beside_graph or not self.wrote or self.is_random or any(self.wrote.values())
+
+    def learn(self, k: int) -> None:
+        if not self.watched:  # a state of None: nothing to learn from
+            return
+        wrote = any(tensor._version > version for tensor, version in self.watched)
         self.watched = []
+        if wrote and not self.copied:
+            raise ReplayError(
+                "the function to be replayed changed its input in place, which it did not do in its first run or in "
+                "the pieces before: a replay would start from changed values. Work on a copy there (x = x * -1 for "
+                "x.mul_(-1))"
+            )
+        self.wrote.setdefault(k, wrote)
+
+
+class _Handed(torch.autograd.Function):
+    """The tensor, or a copy of it, for the function to do with as it likes: neither a leaf nor a view of one.
+
+    Hooks that modules put on their arguments refuse leaves, and in-place layers refuse views of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, copies: bool) -> Tensor:
+        return _copy(tensor) if copies else tensor.data
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad, None
+
+
+def with_strides(tensor: Tensor, strides: Sequence[int] | None) -> Tensor:
+    """The tensor in a layout that it had before something (a saved-tensor hook) laid it out anew."""
+    if strides is None or tensor.layout != torch.strided or tensor.stride() == tuple(strides):
+        return tensor
+    return _empty(tensor, strides).copy_(tensor) if _has_own_place(tensor.shape, strides) else tensor
+
+
+def share_memory(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether a tensor of the first stands in the memory of one of the others; True where that cannot be seen."""
+    tensors = [t for t in (*some, *others) if isinstance(t, Tensor)]
+    if any(t.layout != torch.strided for t in tensors):
+        return True
+    memory = {t.untyped_storage()._cdata for t in others if isinstance(t, Tensor)}
+    return any(t.untyped_storage()._cdata in memory for t in some if isinstance(t, Tensor))
 
 
 def _copy(tensor: Tensor) -> Tensor:
-    """With the same strides, gaps included: kernels sum in the order of the layout, and another rounds differently."""
-    if tensor.layout != torch.strided or tensor.is_contiguous() or 0 in tensor.stride():
+    """With the same strides, gaps included."""
+    if tensor.layout != torch.strided:
         return tensor.clone()
-    like = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    return like.copy_(tensor)
+    if _has_own_place(tensor.shape, tensor.stride()):
+        return _empty(tensor, tensor.stride()).copy_(tensor)
+    num_elements = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    memory = tensor.as_strided((num_elements,), (1,)).clone()  # expanded, or windows that overlap
+    return memory.as_strided(tensor.shape, tensor.stride(), 0)
 
 
-def _inner(leaf: Any) -> Any:
-    """Not a leaf of the graph but a view of it: hooks that modules put on their arguments refuse leaves."""
-    return leaf.view_as(leaf) if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf else leaf
+def _empty(like: Tensor, strides: Sequence[int]) -> Tensor:
+    return torch.empty_strided(like.shape, strides, dtype=like.dtype, device=like.device)
+
+
+def _has_own_place(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether no two entries of a tensor with these strides share their memory."""
+    reach = 0
+    for stride, size in sorted(zip(strides, shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return False
+            reach += stride * (size - 1)
+    return True

@@ -46,6 +46,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from seqckpt.core.cached_parameters import with_cached_parameters
 from seqckpt.core.handover import HandOver
 from seqckpt.core.piece_graph import needs_grad
 from seqckpt.core.record import Record
@@ -72,6 +73,7 @@ class Loop:
         dim: the dimension that is cut.
         weights: tensors handed to all three; detached copies of them in replays, each with its own gradient.
         modules: those whose parameters, buffers and modes take part.
+        functions: those that run inside and are no modules; the generators of random numbers that they hold count.
         devices: accelerators that the arguments do not show.
         num_kept: how many last pieces' graphs are kept rather than replayed.
         closed: a promise that `run` uses no trainable tensor beside those of inputs, state, weights and modules.
@@ -87,6 +89,7 @@ class Loop:
     finish: Callable[[int, Any, Sequence[Tensor]], Any] | None = None
     weights: Sequence[Tensor] = ()
     modules: Sequence[nn.Module] = ()
+    functions: Sequence[Callable[..., Any]] = ()
     devices: Iterable[torch.device] = ()
     num_kept: int = 1
     closed: bool = False
@@ -125,6 +128,7 @@ def replay_loop(loop: Loop, inputs: Any, state: Any) -> tuple[Any, Any]:
     flat_inputs, inputs_spec = tree_flatten(inputs)
     record = None
     if torch.is_grad_enabled():
+        loop = with_cached_parameters(loop)
         known = _is_known_to_train(loop, flat_inputs, state)
         if not known and not loop.num_kept:
             return loop.run(0, inputs, state, loop.weights)  # in the plain graph, should it train something hidden
@@ -136,11 +140,11 @@ def replay_loop(loop: Loop, inputs: Any, state: Any) -> tuple[Any, Any]:
         piece = [loop.cut(x, k) for x in flat_inputs]
         if record is None:
             with torch.no_grad():
-                x = tree_unflatten(handover.of(piece), inputs_spec)
+                x = tree_unflatten(handover.of(k, piece, beside_graph=False), inputs_spec)
                 x = x if loop.prepare is None else loop.prepare(k, x, loop.weights)
                 y, state = loop.run(k, x, state, loop.weights)
                 y = y if loop.finish is None else loop.finish(k, y, loop.weights)
-                handover.learn()
+                handover.learn(k)
         else:
             y, state = record.first_run(k, piece, state)
         outputs.put(k, y)
@@ -183,7 +187,13 @@ class _Joined:
             raise ReplayError(f"{self.loop.describe(k)} returned {spec}, the first {self.loop.name} {self.spec}")
         if self.loop.spans is not None:
             for whole, leaf in zip(self.flat, leaves, strict=True):
-                if isinstance(leaf, Tensor):
+                if not isinstance(leaf, Tensor):
+                    if not _equal(whole, leaf):
+                        raise ReplayError(
+                            f"{self.loop.describe(k)} returned {leaf!r}, the first {self.loop.name} {whole!r}: what is "
+                            "no tensor must be the same for all; return a tensor with one row for each row of the input"
+                        )
+                else:
                     self._check_rows(k, leaf)
                     rows = self.loop.cut(whole, k)
                     if rows.shape != leaf.shape or rows.dtype != leaf.dtype:
@@ -199,16 +209,32 @@ class _Joined:
         self._check_rows(k, leaf)
         shape = list(leaf.shape)
         shape[self.loop.dim] = self.loop.num_rows
-        return leaf.new_empty(shape)
+        whole = torch.empty(shape, dtype=leaf.dtype, device=leaf.device, memory_format=_memory_format(leaf))
+        return whole if leaf.layout == torch.strided else leaf.new_empty(shape)
 
     def _check_rows(self, k: int, leaf: Tensor) -> None:
         start, stop = self.loop.spans[k]  # type: ignore[index]
         if leaf.dim() <= self.loop.dim or leaf.shape[self.loop.dim] != stop - start:
             raise ReplayError(
                 f"{self.loop.describe(k)} returned a tensor of shape {tuple(leaf.shape)}; expected {stop - start} "
-                f"rows in dimension {self.loop.dim}, one for each row of its input"
+                f"rows in dimension {self.loop.dim}, one for each row of its input (an auxiliary loss: one value a row)"
             )
 
     def joined(self) -> tuple[list[Any], TreeSpec]:
         assert self.spec is not None
         return self.flat, self.spec
+
+
+def _memory_format(leaf: Tensor) -> torch.memory_format:
+    """That of the pieces, as torch.cat would choose it: what follows draws its dropout in the order of memory."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    wanted = formats.get(leaf.dim(), torch.contiguous_format)
+    is_other = leaf.layout == torch.strided and not leaf.is_contiguous() and leaf.is_contiguous(memory_format=wanted)
+    return wanted if is_other else torch.contiguous_format
+
+
+def _equal(a: Any, b: Any) -> bool:
+    try:
+        return a is b or bool(a == b) or (a != a and b != b)
+    except (TypeError, ValueError, RuntimeError):  # an array, or a class without ==
+        return type(a) is type(b)

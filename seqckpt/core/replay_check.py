@@ -7,8 +7,6 @@ gradients with all shapes right.
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -19,21 +17,23 @@ from torch import Tensor
 
 from seqckpt.errors import ReplayError
 
-__all__ = ["ForeignRandomness", "ReplayComparison", "check_replay", "replay_check_enabled"]
+__all__ = ["ReplayComparison", "check_replay", "relative_tolerance", "replay_check_enabled", "replays_are_compared"]
 
-_enabled: ContextVar[bool] = ContextVar("seqckpt_check_replay", default=False)
+_enabled: ContextVar[bool | None] = ContextVar("seqckpt_check_replay", default=None)
 
 _TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 """Relative to the largest entry: above what a kernel differs with and without grad mode, far below any other mask."""
 
 
 @contextmanager
-def check_replay() -> Iterator[None]:
+def check_replay(enabled: bool = True) -> Iterator[None]:
     """Compare values in every replay of what is run inside; raise ReplayError at the first that differs.
 
-    Costs a copy of every output until backward, and time to compare; meant for a few steps of debugging.
+    Costs a copy of every output until backward, and time to compare; meant for a few steps of debugging. Without it
+    every replay is held against a checksum of each of its results. `check_replay(False)` compares nothing at all: for a
+    function whose results are not to repeat and whose gradients are right all the same.
     """
-    token = _enabled.set(True)
+    token = _enabled.set(enabled)
     try:
         yield
     finally:
@@ -41,26 +41,11 @@ def check_replay() -> Iterator[None]:
 
 
 def replay_check_enabled() -> bool:
-    return _enabled.get()
+    return _enabled.get() is True
 
 
-class ForeignRandomness:
-    """Notices use of Python's and numpy's global generators, which no replay restores."""
-
-    def __init__(self) -> None:
-        self.before = self._read()
-
-    @staticmethod
-    def _read() -> dict[str, Any]:
-        states: dict[str, Any] = {"Python's random module": random.getstate()}
-        if "numpy" in sys.modules:
-            kind, keys, *rest = sys.modules["numpy"].random.get_state()
-            states["numpy's global generator"] = (kind, keys.tobytes(), *rest)
-        return states
-
-    def used(self) -> list[str]:
-        now = self._read()
-        return [name for name, state in self.before.items() if now[name] != state]
+def replays_are_compared() -> bool:
+    return _enabled.get() is not False
 
 
 class ReplayComparison:
@@ -83,18 +68,12 @@ class ReplayComparison:
 
     def compare(self, k: int, where: str, replay: Callable[[], list[Any]]) -> None:
         """Run `replay` (the results of piece k, flat) and raise ReplayError if they differ from the first run's."""
-        foreign = ForeignRandomness()
         results = replay()
-        used = foreign.used()
         found = _find_difference(self.results[k], results)
         if found is None:
             return
         if self._fingerprints() != self.fingerprints:
             cause = "Its parameters were changed between forward and backward: call backward before any change."
-        elif used:
-            cause = (
-                f"It draws from {' and '.join(used)}, which no replay restores: draw before, and pass the values in."
-            )
         elif _find_difference(results, replay()) is not None:
             cause = (
                 "Two replays in a row differ too: a random generator of its own, or a kernel that is not deterministic."
@@ -129,4 +108,9 @@ def _difference(a: Tensor, b: Tensor) -> tuple[float, float]:
         difference = torch.where(same, torch.zeros((), dtype=a.dtype, device=a.device), a - b).abs()
         largest = float(difference.nan_to_num(nan=float("inf")).max())
         scale = float(a.abs().nan_to_num(nan=0.0, posinf=0.0).max())
-    return largest, _TOLERANCE.get(a.dtype, 1e-4) * max(scale, 1e-30)
+    return largest, relative_tolerance(a.dtype) * max(scale, 1e-30)
+
+
+def relative_tolerance(dtype: torch.dtype) -> float:
+    """How much of the largest value two runs of the same function may differ by."""
+    return _TOLERANCE.get(dtype, 1e-4)

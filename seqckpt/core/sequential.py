@@ -18,8 +18,9 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from seqckpt.core.closures import modules_of
 from seqckpt.core.cuts import check_length
+from seqckpt.core.random_states import RandomStates
 from seqckpt.core.replay import Loop, replay_loop
-from seqckpt.core.surroundings import BufferGuard, RandomStates, accelerators_of, replaying
+from seqckpt.core.surroundings import BufferGuard, accelerators_of, replaying
 from seqckpt.partition import partition
 from seqckpt.units import format_bytes, parse_bytes
 
@@ -75,7 +76,7 @@ def checkpoint_sequential(
             return _run(part, x)
         owners = [module for layer in part for module in modules_of(layer)]
         run = partial(_run_piece, part)
-        x, _ = replay_loop(Loop(run=run, name="segment", modules=owners, num_kept=0), x, None)
+        x, _ = replay_loop(Loop(run=run, name="segment", modules=owners, functions=part, num_kept=0), x, None)
     return x
 
 
@@ -110,7 +111,7 @@ def _measure(layers: list[Callable[..., Any]], x: Any) -> tuple[list[int], list[
     key = (tuple(map(id, layers)), state, tuple((t.shape, t.dtype, t.requires_grad) for t in tensors))
     cache = _measured.setdefault(owners[0], {}) if owners else {}
     if key not in cache:
-        random = RandomStates(accelerators_of(tensors))
+        random = RandomStates(accelerators_of(tensors), layers)
         states = random.read()
         with BufferGuard(owners).untouched(), replaying():
             weights = {p.untyped_storage().data_ptr() for m in owners for p in m.parameters()}

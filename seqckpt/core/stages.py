@@ -8,8 +8,7 @@ was run to what is still to run, there is a cut. The traced stages call the enco
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -19,7 +18,8 @@ from torch import Tensor, fx, nn
 from seqckpt.core.fused_layers import is_frozen_norm
 from seqckpt.core.fusion import fuse_graph
 from seqckpt.core.graph_stages import GraphStage, cut_graph, writes_into_input
-from seqckpt.core.surroundings import AutocastState, RandomStates, accelerators_of
+from seqckpt.core.random_states import RandomStates
+from seqckpt.core.surroundings import AutocastState, accelerators_of
 
 __all__ = ["Stage", "find_stages", "fused_stages"]
 
@@ -131,9 +131,9 @@ class _Witness:
     """
 
     def __init__(self, modules: Sequence[nn.Module], devices: set[torch.device]) -> None:
-        self.devices, self.random_states = devices, RandomStates(devices)
+        self.devices, self.random_states = devices, RandomStates(devices, modules)
         self.modes_before = self.modes()
-        self.random_before = self.random_states.read(), random.getstate()
+        self.random_before = self.random_states.read()
         values = [value for module in modules for value in module.__dict__.values()]
         dicts = [*(module.__dict__ for module in modules), *(value for value in values if isinstance(value, dict))]
         self.dicts = [(held, dict(held)) for held in dicts]
@@ -148,12 +148,9 @@ class _Witness:
 
     def restore(self) -> bool:
         """Put everything back; True if there was nothing to put back."""
-        states, python_state = self.random_before
-        changed = python_state != random.getstate()
-        changed |= any(not torch.equal(a, b) for a, b in zip(states, self.random_states.read(), strict=True))
+        changed = self.random_states.differ(self.random_before, self.random_states.read())
         if changed:
-            self.random_states.write(states)
-            random.setstate(python_state)
+            self.random_states.write(self.random_before)
         for held, before in self.dicts:
             if held.keys() != before.keys() or any(held[name] is not before[name] for name in before):
                 changed = True
@@ -171,7 +168,17 @@ class _Witness:
 
 
 def _trace_forward(encoder: nn.Module, wrapped: Sequence[nn.Module]) -> fx.Graph | None:
-    """The graph of a forward's calls; None where it is more than these, or none can be had."""
+    """The graph of a forward's calls; None where it is more than these, or none can be had.
+
+    What is no call on tensors stands in the graph as it was once. So it is traced twice: a number drawn from somewhere,
+    or the time of day, is another then, and the encoder is not cut.
+    """
+    graph = _trace_once(encoder, wrapped)
+    again = None if graph is None else _trace_once(encoder, wrapped)
+    return graph if graph is not None and again is not None and _are_equal(graph, again) else None
+
+
+def _trace_once(encoder: nn.Module, wrapped: Sequence[nn.Module]) -> fx.Graph | None:
     witness = _Witness([encoder, *wrapped], accelerators_of(encoder.parameters()))
     graph: fx.Graph | None = None
     try:
@@ -181,6 +188,31 @@ def _trace_forward(encoder: nn.Module, wrapped: Sequence[nn.Module]) -> fx.Graph
     finally:
         is_alone = witness.restore()
     return graph if is_alone else None
+
+
+def _are_equal(graph: fx.Graph, other: fx.Graph) -> bool:
+    """Whether two graphs are the same calls with the same constants."""
+    if len(graph.nodes) != len(other.nodes):
+        return False
+    place = {node: i for i, node in enumerate(graph.nodes)} | {node: i for i, node in enumerate(other.nodes)}
+    return all(
+        (a.op, a.target) == (b.op, b.target) and _is_same((a.args, a.kwargs), (b.args, b.kwargs), place)
+        for a, b in zip(graph.nodes, other.nodes, strict=True)
+    )
+
+
+def _is_same(a: Any, b: Any, place: Mapping[fx.Node, int]) -> bool:
+    if isinstance(a, fx.Node) and isinstance(b, fx.Node):
+        return place[a] == place[b]
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(_is_same(x, y, place) for x, y in zip(a, b, strict=True))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_is_same(a[key], b[key], place) for key in a)
+    if isinstance(a, slice):
+        return _is_same((a.start, a.stop, a.step), (b.start, b.stop, b.step), place)
+    return a is b or bool(a == b) or (a != a and b != b)
 
 
 def _trace(encoder: nn.Module) -> list[Stage] | None:

@@ -2,7 +2,8 @@
 
 Four things decide what a function of tensors computes beside its arguments: random states, autocast, the train/eval
 mode of modules, and module buffers. Each has a small class here that records it around the first run and puts it back
-around the replay. torch.utils.checkpoint restores the first two; the other two are why this file exists:
+around the replay (random states: random_states.py). torch.utils.checkpoint restores the first two; the other two are
+why this file exists:
 
 - *Buffers.* Batch norm updates its running statistics in every forward; a replay must not. And a module whose output
   depends on a buffer that it changes (the vectors of a spectral norm, a step counter) must see, in the replay, the
@@ -11,6 +12,9 @@ around the replay. torch.utils.checkpoint restores the first two; the other two 
   ones).
 - *Modes.* `model.eval()` between forward and backward would make the replay another function.
 
+  What a norm of torch's own tracks in training mode does not enter its own output, and is not kept for each piece,
+  unless something else in the model reads it (batch renorm, a warm-up by the number of batches): norm_readers.py.
+
 Note 1. Buffers are written through `.data`, which does not count as an in-place change for autograd: a tensor saved by
 another graph stays valid, as it would in the plain run, where no replay writes anything.
 """
@@ -18,15 +22,17 @@ another graph stays valid, as it would in the plain run, where no replay writes 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from threading import local
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
-__all__ = ["AutocastState", "BufferGuard", "ModeGuard", "RandomStates", "accelerators_of", "is_replaying", "replaying"]
+from seqckpt.core.norm_readers import NormReaders, buffers_of
+from seqckpt.errors import ReplayError
+
+__all__ = ["AutocastState", "BufferGuard", "ModeGuard", "accelerators_of", "is_replaying", "replaying"]
 
 _thread = local()
 
@@ -55,30 +61,6 @@ def accelerators_of(tensors: Iterable[Any]) -> set[torch.device]:
     return {t.device for t in tensors if isinstance(t, Tensor) and t.device.type not in ("cpu", "meta")}
 
 
-class RandomStates:
-    """The random states of the CPU and of the accelerators named, taken together."""
-
-    def __init__(self, devices: Iterable[torch.device]) -> None:
-        self.devices = sorted(devices, key=str)
-
-    def read(self) -> list[Tensor]:
-        """One state per generator; 5 KB for the CPU, a few bytes for CUDA."""
-        return [torch.get_rng_state(), *(_generator(d).get_rng_state(*_index(d)) for d in self.devices)]
-
-    def write(self, states: Sequence[Tensor]) -> None:
-        torch.set_rng_state(states[0])
-        for device, state in zip(self.devices, states[1:], strict=True):
-            _generator(device).set_rng_state(state, *_index(device))
-
-
-def _generator(device: torch.device) -> Any:
-    return torch.get_device_module(device.type)
-
-
-def _index(device: torch.device) -> tuple[torch.device, ...]:
-    return () if device.type == "mps" else (device,)
-
-
 class AutocastState:
     """The autocast settings of the CPU and of the device types named, as they stand when this is made."""
 
@@ -90,6 +72,7 @@ class AutocastState:
             if torch.amp.is_autocast_available(kind)
         }
         self.cache_enabled = torch.is_autocast_cache_enabled()
+        self.is_enabled = any(enabled for enabled, _ in self.settings.values())
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -104,7 +87,7 @@ class AutocastState:
     @contextmanager
     def own_casts(self) -> Iterator[None]:
         """Casts of weights belong to the graph that is made inside: none is taken from, or left to, another graph."""
-        if not any(enabled for enabled, _ in self.settings.values()):
+        if not self.is_enabled:
             yield
             return
         torch.clear_autocast_cache()
@@ -151,9 +134,10 @@ class ModeGuard:
 class BufferGuard:
     """Which buffers the first run changes, what they were before each piece of it, and their restoration.
 
-    Use: `before_piece()` and `after_piece()` around every piece of the first run; `replaying(k)` around the replay of
-    piece k; `untouched()` around all replays together. Cost: one copy of the buffers during the first run; per piece, a
-    copy of those that change, save batch norm's running statistics, which no training-mode output depends on.
+    Use: `before_piece()` and `after_piece()` around every piece of the first run, `watching_readers()` around its
+    functions; `replaying(k)` around the replay of piece k; `untouched()` around all replays together. Cost: one copy of
+    the buffers during the first run; per piece, a copy of those that change, save batch norm's running statistics
+    where nothing but batch norm looks at them.
 
     A buffer may also be None, come up in a forward, or get another tensor of another shape.
     """
@@ -164,11 +148,15 @@ class BufferGuard:
         self.initial: list[Any] = []
         self.marks: list[tuple[int, int]] = []
         for module in self.modules:
-            for name, buffer in module._buffers.items():
+            for name, buffer in buffers_of(module):
                 self._take_in(module, name, buffer)
         self.changing: list[int] = []  # slots that some piece changed and whose value enters the output
         self.values: list[list[Any]] = []  # per piece: values before it, of the first len(values[k]) changing slots
         self.compared = False
+        self.readers = NormReaders(self.modules)
+
+    def watching_readers(self) -> AbstractContextManager[None]:
+        return self.readers.watching()
 
     def _take_in(self, module: nn.Module, name: str, buffer: Any) -> None:
         self.slots.append((module, name, buffer))
@@ -178,13 +166,18 @@ class BufferGuard:
     def before_piece(self) -> None:
         self.values.append([_copy(_read(*self.slots[i][:2])) for i in self.changing])
 
-    def after_piece(self) -> None:
+    def after_piece(self, where: str) -> None:
         for module, name in self._names() - {(module, name) for module, name, _ in self.slots}:
             self._take_in(module, name, _ABSENT)
         for i, (module, name, _) in enumerate(self.slots):
-            if i in self.changing or _only_tracks(module):
+            if i in self.changing or self.readers.only_tracks(module, name):
                 continue
             now = _read(module, name)
+            if self.compared and self.readers.is_tracked(module, name):
+                raise ReplayError(
+                    f"the {name} of a {type(module).__name__} is read by the model in {where}, and was not in the "
+                    "pieces before, so its value was not kept: read it in every piece, or in none"
+                )
             if _mark(now) != self.marks[i] or not (self.compared or _equal(now, self.initial[i])):
                 self.changing.append(i)
                 for values in self.values:  # it had its initial value before this piece and before all earlier ones
@@ -192,7 +185,7 @@ class BufferGuard:
         self.compared = True
 
     def _names(self) -> set[tuple[nn.Module, str]]:
-        return {(module, name) for module in self.modules for name in module._buffers.keys()}  # noqa: SIM118 - scripted
+        return {(module, name) for module in self.modules for name, _ in buffers_of(module)}
 
     def end_first_run(self) -> None:
         """Let go of the copy that found the changes."""
@@ -231,7 +224,7 @@ _ABSENT = object()
 
 
 def _read(module: nn.Module, name: str) -> Any:
-    return module._buffers[name] if name in module._buffers else _ABSENT  # noqa: SIM401 - scripted modules have no get
+    return dict(buffers_of(module)).get(name, _ABSENT)
 
 
 def _put(module: nn.Module, name: str, buffer: Any) -> None:
@@ -251,11 +244,6 @@ def _alike(a: Any, b: Any) -> bool:
 
 def _equal(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if _alike(a, b) else a is b
-
-
-def _only_tracks(module: nn.Module) -> bool:
-    """Whether this is one of torch's own norms in training mode: it updates statistics that its output does not use."""
-    return isinstance(module, _NormBase) and module.training and type(module).__module__.startswith("torch.nn.")
 
 
 def _mark(buffer: Any) -> tuple[int, int]:

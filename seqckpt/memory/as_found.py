@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from torch import Tensor, nn
 
-from seqckpt.core.surroundings import BufferGuard, RandomStates, accelerators_of
+from seqckpt.core.random_states import RandomStates
+from seqckpt.core.surroundings import BufferGuard, accelerators_of
 
 __all__ = ["as_found", "without_gradients"]
 
@@ -16,14 +16,13 @@ __all__ = ["as_found", "without_gradients"]
 @contextmanager
 def as_found(modules: Sequence[nn.Module], tensors: Iterable[Tensor]) -> Iterator[None]:
     """Put buffers and random states back."""
-    states = RandomStates(accelerators_of(tensors))
-    before, python_before = states.read(), random.getstate()
+    states = RandomStates(accelerators_of(tensors), modules)
+    before = states.read()
     with BufferGuard(modules).untouched():
         try:
             yield
         finally:
             states.write(before)
-            random.setstate(python_before)
 
 
 @contextmanager

@@ -181,11 +181,6 @@ class _Step:
         # The chunks that are not kept whole, in the order of forward: how many, and after how many stages they are cut.
         groups = [(forgotten - cut.deeper, stages), (cut.deeper, max(stages - 1, front))]
         self.groups = [(count, at) for count, at in groups if count]
-        # The first chunk that goes on behind a cut is handed a copy of what is there (see core/handover.py).
-        self.copied_bytes = 0.0
-        if not forgotten and self.is_cut(stages) and stages:
-            self.copied_bytes = encoder.outputs[stages - 1]
-        self.copy_stays = self.first == stages or (stages > 0 and costs.stages[stages - 1].output_is_saved)
         self.stored_bytes = encoder.outputs[self.first - 1] if self.first else 0.0
 
     def is_cut(self, at: int) -> bool:
@@ -196,9 +191,11 @@ class _Step:
         return self.encoder.behind[at] if self.is_cut(at) else 0.0
 
     def graphs(self, num_chunks: int) -> float:
-        """Bytes of the kept graphs of so many chunks, the first ones; that of the first starts from a copy."""
+        """Bytes of the kept graphs of so many chunks, the first ones.
+
+        That of the first starts from a copy where it starts from what is stored (see core/handover.py)."""
         _, at = self.groups[0] if self.groups else (0, len(self.costs.stages))
-        total = self.encoder.outputs[at - 1] if num_chunks and at and self.is_cut(at) else 0.0
+        total = self.stored_bytes if num_chunks and at == self.first and self.is_cut(at) else 0.0
         for count, at in self.groups:
             total += min(count, num_chunks) * self.behind(at)
             num_chunks = max(0, num_chunks - count)
@@ -254,8 +251,8 @@ class _Step:
                 moments[name] = always | parts
 
         forward, backward = max(encoder.forward_peaks[first:]), max(encoder.later_backward_peaks)
-        all_graphs = self.graphs(forgotten) + (self.copied_bytes if self.copy_stays else 0.0)
-        handed = costs.handed_bytes * encoder.rows + self.copied_bytes if encoder.num_chunks == 1 else 0.0
+        all_graphs = self.graphs(forgotten)
+        handed = costs.handed_bytes * encoder.rows if encoder.num_chunks == 1 else 0.0
         add("encoder, last chunk forward", forward + handed - shared, all_graphs + (self.kept - 1) * whole, 0.0)
         add("recurrent part", tail.peak_bytes, all_graphs + self.kept * whole, 0.0)
         add(

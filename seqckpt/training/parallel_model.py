@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from seqckpt.core import FrameParallel
-from seqckpt.core.surroundings import RandomStates
+from seqckpt.core.random_states import RandomStates
 from seqckpt.models import VideoModel
 from seqckpt.training.ranks import Ranks
 

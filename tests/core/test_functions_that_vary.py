@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from reference import hold_against
 from torch import Tensor, nn
 
 from seqckpt import Checkpointed, ChunkedEncoder, SegmentedRNN, checkpoint_sequential, checkpointed_scan, is_replaying
@@ -65,7 +67,10 @@ def test_gradients_of_one_piece_do_not_share_memory() -> None:
     assert torch.equal(module.q.grad, before)
 
 
-def test_in_place_work_that_only_a_later_chunk_does_is_refused() -> None:
+@pytest.mark.parametrize("num_chunks", [3, 2], ids=["forgotten", "kept"])
+def test_in_place_work_that_only_a_later_chunk_does_is_noticed(num_chunks: int) -> None:
+    """By a count, which is another in the replay. A kept chunk would be written into where it stands."""
+
     class Flip(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -75,8 +80,45 @@ def test_in_place_work_that_only_a_later_chunk_does_is_refused() -> None:
             self.calls += 1
             return self.linear(x.mul_(-1) if self.calls == 2 else x)
 
-    with pytest.raises(ReplayError, match="changed its input in place"):
-        ChunkedEncoder(Flip(), 3)(torch.randn(1, 9, 3))
+    frames = torch.randn(1, 3 * num_chunks, 3)
+    before = frames.clone()
+    with pytest.raises(ReplayError, match=r"changed its input in place|replay of chunk 2 of 3 .*does not repeat"):
+        ChunkedEncoder(Flip(), 3)(frames).sum().backward()
+    assert num_chunks == 2 or torch.equal(frames, before)
+
+
+@pytest.mark.parametrize("keep", [Keep(), Keep(depth=1), Keep(depth=2), Keep(depth=1.5, chunks=2)], ids=str)
+@pytest.mark.parametrize("source", ["torch", "python"])
+def test_layer_in_place_behind_a_block_that_hands_its_input_through_in_some_draws(source: str, keep: Keep) -> None:
+    """Stochastic depth. A layer in place behind it writes into the chunk itself in some pieces, and not in others."""
+
+    class Skipping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 6).double()
+
+        def forward(self, x: Tensor) -> Tensor:
+            draw = random.random() if source == "python" else float(torch.rand(()))
+            return x if draw < 0.5 else x + self.linear(x)
+
+    encoder = nn.Sequential(Skipping(), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 2).double()))
+    for seed in range(10):
+        frames = torch.randn(1, 11, 6, dtype=torch.float64, requires_grad=seed % 2 == 0)
+
+        def run(encode: Callable[[nn.Module, Tensor], Tensor]) -> Callable[[nn.Module, Tensor], Tensor]:
+            def seeded(model: nn.Module, x: Tensor) -> Tensor:
+                random.seed(seed)  # noqa: B023 - called in this turn
+                torch.manual_seed(seed)  # noqa: B023
+                return encode(model, x)
+
+            return seeded
+
+        hold_against(
+            run(lambda m, x: torch.cat([m(part.clone()) for part in x[0].split([2, 3, 3, 3])])),
+            run(lambda m, x: ChunkedEncoder(m, 3, keep=keep)(x)[0]),
+            encoder,
+            [frames],
+        )
 
 
 def test_lstm_weight_computed_outside_gets_its_gradient() -> None:
