@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "": {"core", "memory"},
     "errors": set(),
     "units": set(),
-    "atomic": set(),
+    "atomic": {"errors"},
     "launch": set(),
     "progress": {"launch"},
     "transparent": set(),
