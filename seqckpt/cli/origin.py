@@ -67,7 +67,7 @@ def _find_origin(config: Config, config_name: str) -> Origin | None:
         state = training.load_snapshot(folder / snapshot, keys=keys)
     else:
         state = training.load_last(folder, keys=keys)
-    if lost := training.forget_lost_best(folder, state):
+    if lost := training.forget_lost_best(folder, state, put_aside=True):
         print(f"warning: {lost}", file=sys.stderr)
     config.resume = None  # so that the run's own configuration begins and goes on alike
     config.data.phase_names = build.choose_phase_names(config.data)

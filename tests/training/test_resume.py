@@ -314,3 +314,29 @@ def test_a_signal_is_noted_where_nothing_can_be_shown(tmp_path: Path, monkeypatc
     with pytest.raises(Stopped):
         fit(trainer)
     assert load_last(tmp_path / "run")["progress"]["step"] == 3
+
+
+def test_a_snapshot_from_beyond_the_end_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    trainer = begin(tmp_path / "run")
+    stop_after(trainer, 3)
+    with pytest.raises(Stopped):
+        fit(trainer)
+    state = load_last(tmp_path / "run")
+    state["progress"] |= {"step": 10**9, "step_in_epoch": 10**9}
+    trainer = begin(tmp_path / "run")
+    trainer.load(state, tmp_path / "run" / "last.pt")
+    with pytest.raises(
+        SnapshotError, match=r"last\.pt is no snapshot of this run: .*1000000000 of an epoch of 5 steps"
+    ):
+        fit(trainer)
+
+
+@pytest.mark.parametrize("part", ["optimiser", "scaler", "progress", "random_states"])
+def test_a_part_that_does_not_fit_is_told_with_the_name_of_the_file(tmp_path: Path, part: str) -> None:
+    trainer = begin(tmp_path / "run", precision="fp16" if part == "scaler" else "float32")
+    trainer.save()
+    state = {**load_last(tmp_path / "run"), part: {"something": "else"}}
+    if part == "scaler" and not trainer.precision.scaler.is_enabled():
+        pytest.skip("no scaler on this machine")
+    with pytest.raises(SnapshotError, match=r"the snapshot .*last\.pt does not belong to this run"):
+        trainer.load(state, tmp_path / "run" / "last.pt")
