@@ -19,7 +19,8 @@ def find_damage(file: BinaryIO) -> str | None:
     """Return what is wrong with an open file of torch's, as far as its checksums tell; None where they hold.
 
     The file's position is its beginning afterwards. Costs one read of the file: 0.15 s for 500 MB that lie in memory.
-    A file saved without checksums (as `torch.serialization.set_crc32_options` can have it) passes; what is no zip archive, or cannot be read, does not.
+    A file saved without checksums (as `torch.serialization.set_crc32_options` can have it) passes; what is no zip
+    archive, or cannot be read, does not.
     """
     try:
         with zipfile.ZipFile(file) as archive:
