@@ -23,6 +23,7 @@ except ImportError:  # not on Windows
 
 from seqckpt.atomic import FolderTakenError, remove_abandoned
 from seqckpt.errors import TrainingError, UsageError, explain_refusal
+from seqckpt.training.run_names import find_misnomer, is_plain_name
 from seqckpt.training.snapshot import LAST, PREVIOUS, remove_left_snapshots
 
 __all__ = [
@@ -65,7 +66,7 @@ def find_resumable(name: str | None, config_name: str, *, parent: Path = RUNS) -
     to its end.
     """
     if name is not None:
-        folders = [parent / name]
+        folders = [parent / name] if is_plain_name(name) else []
     else:
         own = _list_unnamed(config_name, parent)
         begun = [path for path in own if not (path / "summary.json").exists()]
@@ -93,12 +94,13 @@ def choose_run_path(
             number += 1
             path = parent / f"{stem}-{number}"
         return path
-    if not name or name in (".", "..") or any(character in name for character in '/\\:*?"<>|\0'):
-        raise UsageError(f"run={name!r} cannot name a folder: expected a plain name, such as run=first_try")
-    if len(name.encode()) > 200:
-        raise UsageError(f"run={name[:20]}...: a name of {len(name.encode())} bytes; expected at most 200")
+    is_begun = may_be_begun and is_plain_name(name) and (parent / name / "config.yaml").exists()
+    if not is_begun and (problem := find_misnomer(name)):
+        raise UsageError(
+            f"run={name[:40]!r} cannot name a folder: {problem}; expected a plain name, such as run=first_try"
+        )
     is_open = (may_be_begun or may_be_empty) and is_unbegun(parent / name)
-    if (parent / name).exists() and not (is_open or (may_be_begun and (parent / name / "config.yaml").exists())):
+    if (parent / name).exists() and not (is_open or is_begun):
         raise taken_error(parent / name)
     return parent / name
 

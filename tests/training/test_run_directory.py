@@ -61,7 +61,10 @@ def test_a_taken_name_is_an_error(tmp_path: Path) -> None:
         choose_run_path("first", "c", parent=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a:b"])
+ODD_NAMES = ("a\nb", "a\rb", "a\x1b[2J", "a\tb", ".hidden", "--help", "-rf", "~", "~root", " a", "a ", "a.", "\u202ea")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a:b", *ODD_NAMES, "CON", "nul.txt", "com1"])
 def test_a_name_is_one_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"cannot name a folder"):
         choose_run_path(name, "c", parent=tmp_path)
@@ -179,3 +182,21 @@ def test_empty_folders_of_runs_without_a_name_are_removed(tmp_path: Path) -> Non
         (held / "last.pt").touch()
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"a-20260101-000001", "a-20260101-000002", "b-20260101-000000", "a-b"}
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "first_try", "2026-01-01", "contour", "null", "a-b.c", "Versuch \u00fc", "\u624b\u672f"]
+)
+def test_plain_names_are_taken(tmp_path: Path, name: str) -> None:
+    assert choose_run_path(name, "c", parent=tmp_path) == tmp_path / name
+
+
+def test_a_run_that_bears_an_odd_name_already_goes_on(tmp_path: Path) -> None:
+    for name, file in ((".hidden", "last.pt"), ("--x", "config.yaml")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    assert find_resumable(".hidden", "c", parent=tmp_path) == tmp_path / ".hidden"
+    assert choose_run_path("--x", "c", parent=tmp_path, may_be_begun=True) == tmp_path / "--x"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "last.pt").touch()
+    assert find_resumable("..", "c", parent=tmp_path / "out") is None
