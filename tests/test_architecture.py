@@ -56,7 +56,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": BELOW_APPLICATION,
     "bench": BELOW_APPLICATION | {"inference"},
     "cli": BELOW_APPLICATION | {"inference", "report", "bench"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "launch"},
 }
 
 # Of everything outside the package and the standard library, these units may import only this.

@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,8 @@ def _run(
     except training.Stopped as stop:
         if not stop.at_once and ranks.is_main:
             where = f"{path / 'last.pt'} after step {trainer.progress.step}"
-            print(f"saved {where}; resume={path} goes on from there", file=sys.stderr)
+            with suppress(OSError):  # the terminal may be what was lost
+                print(f"saved {where}; resume={path} goes on from there", file=sys.stderr)
             training.note_line(path, f"stopped by a signal; saved {where}")
         raise
     summary = _finish(trainer, config_name, config, videos, started=started)
