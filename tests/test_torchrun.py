@@ -173,7 +173,7 @@ def test_processes_whose_launcher_was_killed_save_and_end(sample: Path) -> None:
     plain = ("train.optimiser=sgd", "train.epochs=2000")
     with begun(sample, *plain) as (launcher, ranks):
         launcher.kill()
-        launcher.wait()
+        launcher.communicate(timeout=PATIENCE_SECONDS)
         deadline = time.monotonic() + PATIENCE_SECONDS
         while any(Path(f"/proc/{rank}").exists() for rank in ranks):
             assert time.monotonic() < deadline, "they train on, and nobody knows of them"
