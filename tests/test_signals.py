@@ -84,7 +84,10 @@ def test_ctrl_c_in_each_of_the_first_seconds(way: str, tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
         assert "Traceback" not in told, (number, told)
-        assert (process.returncode, told) == (130, "interrupted\n") or process.returncode == 2, (number, told)
+        answered = (process.returncode, told) == (130, "interrupted\n")
+        # Too late: all was said, and Python, which is about to end, has let go of the signals.
+        ended = process.returncode in (2, -signal.SIGINT) and told.startswith("error: config=nothere.yaml")
+        assert answered or ended, (number, process.returncode, told)
 
 
 def test_public_names_come_when_they_are_asked_for() -> None:
