@@ -248,7 +248,8 @@ def writing_into(folder: Path, what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        go_on = f", and go on with resume={folder}" if any(folder.glob("*.pt")) else ""
+        again = f", and begin again with run={folder.name} resume=auto" if any(folder.glob("*.pt")) else ""
+        go_on = f", and go on with resume={folder}" if has_snapshot(folder) else again
         raise TrainingError(
             f"{what} cannot be written into {folder}: {explain_refusal(error)}. The snapshots saved before are whole: "
             f"make room{go_on}"
