@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_comparison import assert_alike
 from test_trainer import VALIDATION, VIDEOS, make_model, make_trainer, rows
 from torch import nn
 
@@ -21,7 +22,6 @@ from seqckpt.models import VideoModel
 from seqckpt.training import Stopped, Trainer, forget_lost_best, load_last, load_snapshot, save_snapshot
 
 NUM_STEPS = 10  # of two epochs over the clips of VIDEOS, 12 frames each
-TIMED = ("frames_per_second", "peak_memory_bytes", "waiting_share")
 
 WAYS: dict[str, dict[str, Any]] = {
     "shuffled": {},
@@ -69,23 +69,6 @@ def go_on(folder: Path, **changes: Any) -> Trainer:
     trainer.load(load_last(folder), folder / "last.pt")
     fit(trainer)
     return trainer
-
-
-def assert_alike(one: Any, other: Any, where: str = "") -> None:
-    """Nested plain data and tensors are equal, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
-    elif isinstance(one, Mapping):
-        assert one.keys() == other.keys(), where
-        for key, value in one.items():
-            if key not in ("seconds", "waiting_seconds", "peak_bytes", *TIMED):
-                assert_alike(value, other[key], f"{where}.{key}")
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other), where
-        for number, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_alike(a, b, f"{where}[{number}]")
-    else:
-        assert one == other or (one != one and other != other), where
 
 
 def assert_same_run(one: Path, other: Path) -> None:
