@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "BudgetError",
     "ConfigError",
@@ -11,7 +13,15 @@ __all__ = [
     "SnapshotError",
     "TrainingError",
     "UsageError",
+    "explain_refusal",
+    "is_out_of_room",
 ]
+
+_NO_ROOM = {
+    errno.EFBIG: "the file is larger than files may be here (ulimit -f)",
+    getattr(errno, "EDQUOT", errno.ENOSPC): "the disk quota is used up",
+    errno.ENOSPC: "the disk is full",
+}
 
 
 class UsageError(ValueError):
@@ -49,3 +59,20 @@ class TrainingError(RuntimeError):
 
 class LostContactError(TrainingError):
     """Another of the processes that train together ended, or hangs."""
+
+
+def is_out_of_room(error: OSError) -> bool:
+    """Say whether a file could not be written because disk, quota or the size of files have come to their limit."""
+    return error.errno in _NO_ROOM
+
+
+def explain_refusal(error: OSError) -> str:
+    """Return in words why the system refused to read or write a file.
+
+    >>> explain_refusal(OSError(errno.ENOSPC, "No space left on device"))
+    'the disk is full (No space left on device)'
+    >>> explain_refusal(OSError(errno.EACCES, "Permission denied"))
+    'Permission denied'
+    """
+    given = error.strerror or str(error)
+    return f"{_NO_ROOM[error.errno]} ({given})" if error.errno in _NO_ROOM else given

@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "": {"core", "memory"},
     "errors": set(),
     "units": set(),
-    "atomic": set(),
+    "atomic": {"errors"},
     "launch": set(),
     "progress": {"launch"},
     "transparent": set(),
@@ -57,7 +57,7 @@ ALLOWED: dict[str, set[str]] = {
     "report": BELOW_APPLICATION,
     "bench": BELOW_APPLICATION | {"inference"},
     "cli": BELOW_APPLICATION | {"inference", "report", "bench"},
-    "__main__": {"cli"},
+    "__main__": {"cli", "launch"},
 }
 
 # Of everything outside the package and the standard library, these units may import only this.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from seqckpt.atomic import FolderTakenError, new_file, new_folder, write_text
+from seqckpt import atomic
+from seqckpt.atomic import FolderTakenError, new_file, new_folder, remove_abandoned, write_text
 
 
 class Interruption(BaseException):
@@ -77,18 +83,89 @@ def test_a_folder_never_replaces_another(tmp_path: Path) -> None:
     assert os.listdir(path) == ["theirs"]
 
 
-def test_what_a_killed_process_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+HOLD = """
+import sys, time
+from pathlib import Path
+from seqckpt.atomic import new_file, new_folder
+with {how}(Path(sys.argv[1])) as opened:
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def held_open(how: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that is writing `path`."""
+    command = [sys.executable, "-c", HOLD.format(how=how), str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "open\n"
+            yield other
+        finally:
+            other.kill()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+@pytest.mark.parametrize("how", ["new_file", "new_folder"])
+def test_what_a_dead_process_left_is_removed_at_once_and_a_live_ones_stays(how: str, tmp_path: Path) -> None:
     path = tmp_path / "a[b]"
-    for name, age in ((".a[b].1234abcd.partial", 7200), (".a[b].1234abce.partial", 60), (".ab.1.partial", 7200)):
+    with held_open(how, path) as other:
+        (of_the_living,) = os.listdir(tmp_path)
+        write_text(tmp_path / "a[b]", "mine")  # the same name
+        remove_abandoned(tmp_path)
+        assert sorted(os.listdir(tmp_path)) == sorted([of_the_living, "a[b]"])
+        other.kill()
+        other.wait()
+        (tmp_path / ".ab.1.partial").touch()  # of another name
+        write_text(tmp_path / "a[b]", "mine")
+        assert sorted(os.listdir(tmp_path)) == [".ab.1.partial", "a[b]"]
+        remove_abandoned(tmp_path)
+        assert os.listdir(tmp_path) == ["a[b]"]
+
+
+def test_where_there_are_no_locks_what_is_left_is_removed_once_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqckpt.atomic.fcntl", None)
+    for name, age in ((".a.1234abcd.partial", 7200), (".a.1234abce.partial", 60)):
         (tmp_path / name).write_bytes(b"")
         os.utime(tmp_path / name, (time.time() - age,) * 2)
-    (tmp_path / ".a[b].folder.partial").mkdir()
-    (tmp_path / ".a[b].folder.partial" / "inside").write_bytes(b"")
-    for old in (tmp_path / ".a[b].folder.partial" / "inside", tmp_path / ".a[b].folder.partial"):
+    (tmp_path / ".a.folder.partial").mkdir()
+    (tmp_path / ".a.folder.partial" / "inside").write_bytes(b"")
+    for old in (tmp_path / ".a.folder.partial" / "inside", tmp_path / ".a.folder.partial"):
         os.utime(old, (time.time() - 7200,) * 2)
-    with new_file(path) as file:
-        file.write(b"new")
-    assert sorted(os.listdir(tmp_path)) == [".a[b].1234abce.partial", ".ab.1.partial", "a[b]"]
+    write_text(tmp_path / "a", "new")
+    assert sorted(os.listdir(tmp_path)) == [".a.1234abce.partial", "a"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_a_file_that_was_taken_for_abandoned_before_it_was_locked_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_lock, taken = atomic._take_lock, []
+
+    def take_and_lose_the_first(descriptor: int) -> bool | None:
+        taken.append(descriptor)
+        if len(taken) == 1:
+            next(tmp_path.glob(".a.*")).unlink()
+        return take_lock(descriptor)
+
+    monkeypatch.setattr(atomic, "_take_lock", take_and_lose_the_first)
+    write_text(tmp_path / "a", "new")
+    assert len(taken) == 2
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fill_up(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")  # without a name, as the system gives it
+
+    monkeypatch.setattr(os, "fsync", fill_up)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_text(tmp_path / "a", "new")
+    assert raised.value.filename == str(tmp_path / "a")
+    assert os.listdir(tmp_path) == []
 
 
 def test_text_is_written_whole(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from seqckpt.config import Config, config_folders, describe_keys, load_config, sample_root, write_config
+from seqckpt.config import Config, config_folders, describe_keys, load_config, read_config, sample_root, write_config
 from seqckpt.data import list_formats
 from seqckpt.errors import ConfigError
 
@@ -125,6 +125,37 @@ def test_interpolations_are_resolved(empty: str) -> None:
     assert config.memory.segment_length == 7
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("data: {root: '${x}'}", "data.root (c.yaml): Interpolation key 'x' not found"),
+        ("data: {phase_names: ['${x}', b]}", "data.phase_names (c.yaml): Interpolation key 'x' not found"),
+        ("train: {lr: '${train.lr}'}", "train.lr (c.yaml): Recursive interpolation detected"),
+        ("data: {root: '${oc.env:HOME}/x'}", "data.root (c.yaml): ${oc.env:HOME}/x calls a function"),
+        ("data: {ignored_labels: ['${oc.decode:1}']}", "data.ignored_labels (c.yaml): ${oc.decode:1} calls a function"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_told_with_key_and_file(tmp_path: Path, text: str, expected: str) -> None:
+    """And what a configuration of somebody else's calls is not called."""
+    (tmp_path / "c.yaml").write_text(text)
+    message = complaint(f"config={tmp_path}/c.yaml").replace(f"{tmp_path}/", "")
+    assert message.startswith(expected)
+    assert "\n" not in message
+
+
+def test_a_saved_configuration_calls_nothing_either() -> None:
+    with pytest.raises(ConfigError, match=r"calls a function, \$\{oc\.env:HOME\}"):
+        read_config("data: {root: '${oc.env:HOME}'}")
+
+
+def test_a_tilde_is_a_text_and_null_is_none(empty: str) -> None:
+    """YAML reads both as null; who types run=~ or data.cache_dir=~ means something else."""
+    _, config = load_config([empty, "run=~", "data.cache_dir=~"])
+    assert (config.run, config.data.cache_dir) == ("~", str(Path.home()))
+    for nothing in ("null", "Null", ""):
+        assert load_config([empty, f"run={nothing}"])[1].run is None
+
+
 def test_what_is_written_loads_again_to_an_equal_config(tmp_path: Path) -> None:
     arguments = ["run=x", "train.lr=1e-4", "data.split.train=[1-6, 8]", "model.weights=DEFAULT", "train.clip_norm=null"]
     _, config = load_config(["config=surgical_video.yaml", *arguments])
@@ -168,6 +199,10 @@ def test_what_is_written_loads_again_to_an_equal_config(tmp_path: Path) -> None:
         ("train.epochs", "'train.epochs' (command line): expected key=value"),
         ("train.epochs=[", "train.epochs=[ (command line): the value is not valid YAML"),
         ("data.root=${nope}", "data.root (command line): Interpolation key 'nope' not found"),
+        ("data.phase_names=['${nope}',b]", "data.phase_names (command line): Interpolation key 'nope' not found"),
+        ("data.root=${oc.env:HOME}", "data.root (command line): ${oc.env:HOME} calls a function; a configuration may"),
+        ("data.split.test=['${oc.env:HOME}']", "data.split.test (command line): ${oc.env:HOME} calls a function"),
+        ("run=\udce9", r"'run=\udce9' (command line): no text in the encoding of this terminal"),
         ("data.root=???", "data.root is missing: give it on the command line, as data.root=..."),
     ],
 )

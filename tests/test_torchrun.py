@@ -169,6 +169,21 @@ def test_sigterm_saves_and_more_processes_go_on(sample: Path) -> None:
 
 
 @pytest.mark.slow
+def test_processes_whose_launcher_was_killed_save_and_end(sample: Path) -> None:
+    plain = ("train.optimiser=sgd", "train.epochs=2000")
+    with begun(sample, *plain) as (launcher, ranks):
+        launcher.kill()
+        launcher.communicate(timeout=PATIENCE_SECONDS)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while any(Path(f"/proc/{rank}").exists() for rank in ranks):
+            assert time.monotonic() < deadline, "they train on, and nobody knows of them"
+            time.sleep(0.1)
+    snapshot = torch.load("runs/cut/last.pt", weights_only=True)
+    assert snapshot["progress"]["step"] == len(read_steps("cut"))  # that of the signal, not of the epoch before
+    assert "stopped by a signal; saved" in Path("runs/cut/log.txt").read_text()
+
+
+@pytest.mark.slow
 def test_mistakes_are_said_once(sample: Path) -> None:
     done = torchrun(2, *arguments(sample, "distributed.frame_parallel=3"))
     assert done.returncode == 1  # torchrun's; it shows the processes' own, 2

@@ -1,8 +1,8 @@
 """The command line: `seqckpt <command> config=... [key=value ...]`.
 
-A mistake of the user's is one message on stderr and exit code 2; training that cannot go on is 1; Ctrl-C is 130, and
-SIGTERM 143; 141 where nobody reads the output any more. Of several processes that torchrun started the first one talks;
-another only of what that one does not say.
+A mistake of the user's is one message on stderr and exit code 2; training that cannot go on is 1; Ctrl-C is 130,
+SIGTERM 143 and SIGHUP 129; 141 where nobody reads the output any more. Of several processes that torchrun started the
+first one talks; another only of what that one does not say.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from types import FrameType
 from typing import TextIO
 
@@ -33,11 +33,12 @@ from seqckpt.cli.plan import PLAN
 from seqckpt.cli.predict import PREDICT
 from seqckpt.cli.profile import PROFILE
 from seqckpt.cli.report import REPORT
+from seqckpt.cli.streams import named_output, silence, silence_what_is_gone
 from seqckpt.cli.train import TRAIN
 from seqckpt.config import describe_keys
-from seqckpt.errors import LostContactError, TrainingError, UsageError
+from seqckpt.errors import LostContactError, TrainingError, UsageError, explain_refusal
 from seqckpt.launch import launched_as
-from seqckpt.training import Stopped
+from seqckpt.training import Stopped, interrupt
 
 __all__ = ["main"]
 
@@ -50,16 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     rank = launched_as().rank
     warnings.showwarning = _show_warning if rank == 0 else _show_nothing
     logging.basicConfig(level=logging.WARNING if rank == 0 else logging.CRITICAL, format="warning: %(message)s")
-    with nullcontext() if rank == 0 else redirect_stdout(None), _ended_by_sigterm():
+    interrupt.forget_stop()
+    with named_output() if rank == 0 else redirect_stdout(None), _ended_by_signals():
         try:
             return _run(arguments, rank, debug=debug)
         except Stopped as stop:  # while an error was being told: torchrun ends a process that lets the first one talk
             return stop.exit_code
+        finally:
+            silence_what_is_gone()
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, so that nothing half-written stays."""
+def _ended_by_signals() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGHUP end a command by an exception, so that nothing half-written stays."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -67,14 +71,15 @@ def _ended_by_sigterm() -> Iterator[None]:
 
     def handle(number: int, frame: FrameType | None) -> None:
         if os.getpid() == process:
-            raise Stopped(number, at_once=True)
+            interrupt.stop_at_once(number)
         os._exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, handle)
+    before = {number: signal.signal(number, handle) for number in interrupt.list_signals()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(arguments: Sequence[str], rank: int, *, debug: bool) -> int:
@@ -88,21 +93,29 @@ def _run(arguments: Sequence[str], rank: int, *, debug: bool) -> int:
             sys.stdout.flush()
         return code
     except BrokenPipeError:  # who read the output, `head` say, has had enough of it
-        _silence(sys.stdout)
+        silence(sys.stdout)
         return 141
-    except (UsageError, TrainingError, OSError) as error:
-        _report(f"error: {_describe(error)}", error, rank, debug=debug)
-        return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as error:
+        return _end_interrupted(error, rank, debug=debug)
+    except Exception as error:
+        if stop := interrupt.was_stopped():  # which whoever was at work has turned into an error of its own
+            return _end_interrupted(stop, rank, debug=debug)
+        if isinstance(error, (UsageError, TrainingError, OSError)):
+            _report(f"error: {_describe(error)}", error, rank, debug=debug)
+            return 2 if isinstance(error, UsageError) else 1
+        # Not foreseen: still no traceback in a user's face, but the way to one.
+        message = f"error: {type(error).__name__}: {error}\n(--debug shows where it came from)"
+        _report(message, error, rank, debug=debug)
+        return 1
+
+
+def _end_interrupted(error: BaseException, rank: int, *, debug: bool) -> int:
+    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone
         if debug:
             traceback.print_exc()
         if rank == 0:
             print("interrupted", file=sys.stderr)
-        return getattr(error, "exit_code", 130)
-    except Exception as error:  # not foreseen: still no traceback in a user's face, but the way to one
-        message = f"error: {type(error).__name__}: {error}\n(--debug shows where it came from)"
-        _report(message, error, rank, debug=debug)
-        return 1
+    return getattr(error, "exit_code", 130)
 
 
 def _report(message: str, error: Exception, rank: int, *, debug: bool) -> None:
@@ -110,10 +123,11 @@ def _report(message: str, error: Exception, rank: int, *, debug: bool) -> None:
     if rank and not isinstance(error, LostContactError):
         time.sleep(_TIME_TO_TALK_SECONDS)
         message = f"rank {rank}: {message}"
-    if debug:
-        traceback.print_exc()
-    else:
-        print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):  # a terminal that is gone, or the full disk that it is about
+        if debug:
+            traceback.print_exc()
+        else:
+            print(message, file=sys.stderr, flush=True)
 
 
 _TIME_TO_TALK_SECONDS = 10
@@ -125,15 +139,10 @@ _COMMANDS = {
 
 def _describe(error: Exception) -> str:
     """Return an error's message; of what the system refused, with the file before the reason."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename} cannot be read or written: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror:
+        where = "" if error.filename is None else f"{error.filename} cannot be read or written: "
+        return f"{where}{explain_refusal(error)}"
     return str(error)
-
-
-def _silence(stream: TextIO) -> None:
-    """Let what is still in a stream's buffer go nowhere, so that closing it does not fail once more."""
-    with contextlib.suppress(OSError, ValueError):  # ValueError: no file of the system
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _choose_command(arguments: Sequence[str]) -> tuple[str | None, Sequence[str]]:

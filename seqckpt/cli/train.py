@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from seqckpt import build, training
 from seqckpt.atomic import write_text
 from seqckpt.cli.command import Command
-from seqckpt.cli.origin import Origin, choose_place, name_config
+from seqckpt.cli.origin import Origin, Place, name_config, open_place
 from seqckpt.cli.report import try_to_report
 from seqckpt.config import Config, load_config, write_config
 from seqckpt.data import Clip
@@ -34,19 +34,26 @@ def _train(arguments: Sequence[str], flags: frozenset[str]) -> int:
         training.join_ranks(device, **vars(config.distributed)) as ranks,
         training.deterministic(config.train.deterministic),
         ranks.named_if_lost(),
+        open_place(config, config_name) if ranks.is_main else nullcontext(Place(Path())) as chosen,
     ):
-        path, origin = ranks.share(choose_place(config, config_name) if ranks.is_main else (Path(), None))
-        summary, report = _run(config_name, config, path, origin, device=device, ranks=ranks, started=started)
+        place = ranks.share(chosen)
+        if place.ended:
+            print(place.ended)
+            return 0
+        line = _run(config_name, config, place.folder, place.origin, device=device, ranks=ranks, started=started)
+        print(line)
+        if ranks.is_main:
+            training.note_line(place.folder, line)
+    return 0
+
+
+def _describe_end(summary: dict[str, Any], path: Path, report: Path | None) -> str:
     over = "mean over 1 video" if summary["num_test_videos"] == 1 else f"means over {summary['num_test_videos']} videos"
-    line = (
+    return (
         f"test accuracy {summary['test_accuracy']:.3f}, Jaccard {summary['test_jaccard']:.3f} ({over}), "
         f"{format_seconds(summary['elapsed_seconds'])} in all; results in {path}"
         f"{f'; look at {report}' if report else ''}"
     )
-    print(line)
-    if ranks.is_main:
-        training.note_line(path, line)
-    return 0
 
 
 def _run(
@@ -58,9 +65,8 @@ def _run(
     device: torch.device,
     ranks: training.Ranks,
     started: float,
-) -> tuple[dict[str, Any], Path | None]:
-    """Read the data, build or rebuild what is trained, train it to its end, write the results; return the summary
-    and the report, if there is one."""
+) -> str:
+    """Read the data, build or rebuild what is trained, train it to its end, write the results; return a line of it."""
     config.resume = None
     training.seed_generators(config.train.seed)
     if config.train.tensorboard:
@@ -89,37 +95,36 @@ def _run(
     fuses = getattr(model.encoder, "fuse", False)
     described = _describe(config, videos, device, path, ranks=ranks, fuses=fuses)
     print(described, flush=True)
-    with training.open_run_directory(path, may_exist=True) if ranks.is_main else nullcontext():
-        if ranks.is_main:
-            write_text(path / "config.yaml", write_config(config))
-            for line in ([origin.told] if origin else []) + [described]:
-                training.note_line(path, line)
-        trainer = training.Trainer(
-            model,
-            optimiser,
-            build.build_settings(config),
-            folder=path,
-            phase_names=phase_names,
-            extra={"phase_names": phase_names, "config": asked, "config_name": config_name},
-            budget=budget,
-            ranks=ranks,
-        )
-        if origin is not None:
-            trainer.load(origin.state, origin.snapshot)
-        if ranks.is_main:
-            training.note_environment(path, device, step=trainer.progress.step)
-        try:
-            trainer.fit(clips, videos.val)
-        except training.Stopped as stop:
-            if not stop.at_once and ranks.is_main:
-                where = f"{path / 'last.pt'} after step {trainer.progress.step}"
+    if ranks.is_main:
+        write_text(path / "config.yaml", write_config(config))
+        for line in ([origin.told] if origin else []) + [described]:
+            training.note_line(path, line)
+    trainer = training.Trainer(
+        model,
+        optimiser,
+        build.build_settings(config),
+        folder=path,
+        phase_names=phase_names,
+        extra={"phase_names": phase_names, "config": asked, "config_name": config_name},
+        budget=budget,
+        ranks=ranks,
+    )
+    if origin is not None:
+        trainer.load(origin.state, origin.snapshot)
+    if ranks.is_main:
+        training.note_environment(path, device, step=trainer.progress.step)
+    try:
+        trainer.fit(clips, videos.val)
+    except training.Stopped as stop:
+        if not stop.at_once and ranks.is_main:
+            where = f"{path / 'last.pt'} after step {trainer.progress.step}"
+            with suppress(OSError):  # the terminal may be what was lost
                 print(f"saved {where}; resume={path} goes on from there", file=sys.stderr)
-                training.note_line(path, f"stopped by a signal; saved {where}")
-            raise
-        summary = _finish(trainer, config_name, config, videos, started=started)
-    if not ranks.is_main:
-        return summary, None
-    return summary, try_to_report(path, config, {video.video_id: video.frames for video in videos.test})
+            training.note_line(path, f"stopped by a signal; saved {where}")
+        raise
+    summary = _finish(trainer, config_name, config, videos, started=started)
+    frames = {video.video_id: video.frames for video in videos.test}
+    return _describe_end(summary, path, try_to_report(path, config, frames) if ranks.is_main else None)
 
 
 def _plan_for_all(

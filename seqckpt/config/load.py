@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from seqckpt.config.check import describe_type, nearest_key, show, show_pair, what_is_expected
 from seqckpt.config.files import find_config, sample_root
+from seqckpt.config.references import find_call
 from seqckpt.config.schema import Config, list_keys
 from seqckpt.errors import ConfigError
 from seqckpt.units import parse_bytes
@@ -23,6 +24,7 @@ __all__ = ["describe_keys", "list_values", "load_config", "read_config", "write_
 
 _KEYS: dict[str, Field[Any]] = dict(list_keys())
 _COMMAND_LINE = "command line"
+_ONLY_KEYS = "a configuration may refer to its keys alone, as in ${train.lr}; give the value itself"
 
 
 def load_config(
@@ -41,6 +43,9 @@ def load_config(
     for source, tree in _read(path, arguments, problems):
         for key, value in _leaves(tree, source, problems):
             sources[key] = source
+            if call := find_call(value):
+                problems.append(f"{key} ({source}): {call} calls a function; {_ONLY_KEYS}")
+                continue
             try:
                 OmegaConf.update(config, key, value)
             except OmegaConfBaseException:
@@ -62,7 +67,10 @@ def load_config(
 def read_config(text: str) -> Config:
     """Read what `write_config` wrote; raise ConfigError for what this version does not know."""
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(Config), OmegaConf.create(text))
+        created = OmegaConf.create(text)
+        if call := find_call(OmegaConf.to_container(created, resolve=False)):
+            raise ConfigError(f"the configuration that was saved calls a function, {call}: {_ONLY_KEYS}")
+        merged = OmegaConf.merge(OmegaConf.structured(Config), created)
         return cast(Config, OmegaConf.to_object(merged))
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         reason = str(error).splitlines()[0]
@@ -105,6 +113,12 @@ def _read(path: Path, arguments: Sequence[str], problems: list[str]) -> Iterator
         key, equals, value = text.partition("=")
         if key == "config":
             continue
+        if not text.isascii() and not _is_unicode(text):
+            problems.append(
+                f"{text!r} ({_COMMAND_LINE}): no text in the encoding of this terminal; set LC_ALL=C.UTF-8, or "
+                "PYTHONUTF8=1, or write it in UTF-8"
+            )
+            continue
         if not equals or not key:
             problems.append(f"{text!r} ({_COMMAND_LINE}): expected key=value")
             continue
@@ -116,14 +130,19 @@ def _read(path: Path, arguments: Sequence[str], problems: list[str]) -> Iterator
         yield _COMMAND_LINE, _keep_text(cast(dict[str, Any], parsed), key, value)
 
 
+def _is_unicode(text: str) -> bool:
+    """Say whether an argument was read as text: what was not has surrogates in the place of its bytes."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
 def _keep_text(tree: dict[str, Any], key: str, text: str) -> dict[str, Any]:
-    """Give a key of text its argument as it was typed: run=01 is "01", not the number 1."""
+    """Give a key of text its argument as it was typed: run=01 is "01", not the number 1; ~ is a text, null is none."""
     if key in _KEYS and _KEYS[key].type in (str, str | None):
         *sections, name = key.split(".")
         section = tree
         for part in sections:
             section = section[part]
-        if section[name] is not None and not isinstance(section[name], str):
+        if not isinstance(section[name], str) and text.lower() not in ("", "null"):
             section[name] = text
     return tree
 
@@ -155,7 +174,10 @@ def _find_impossible(config: Any, sources: Mapping[str, str]) -> Iterator[str]:
             yield f"{key} is missing: give it on the command line, as {key}=..."
             continue
         try:
-            values[key] = section[name] = section[name]
+            value = section[name]
+            values[key] = section[name] = (
+                OmegaConf.to_container(value, resolve=True) if OmegaConf.is_list(value) else value
+            )
         except OmegaConfBaseException as error:
             yield f"{key} ({sources.get(key)}): {str(error).splitlines()[0]}"
             continue
@@ -208,7 +230,9 @@ def _without_gaps(config: Any) -> Config:
     defaults = OmegaConf.structured(Config)
     for key in _KEYS:
         with suppress(OmegaConfBaseException):  # reported already
-            OmegaConf.update(defaults, key, OmegaConf.select(config, key, throw_on_missing=True))
+            value = OmegaConf.select(config, key, throw_on_missing=True)
+            resolved = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_list(value) else value
+            OmegaConf.update(defaults, key, resolved)
     return cast(Config, OmegaConf.to_object(defaults))
 
 

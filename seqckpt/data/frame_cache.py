@@ -8,7 +8,7 @@ The file's name holds a hash of what it was made from: the recording's name, siz
 checksum of pieces of it (`recording.identify`), the image size, the frame rate and the format's version. A changed
 video thus finds no cache and is decoded again; the same video in a moved folder finds it still. Damage is noticed by
 length and CRC when a cache is opened, which costs one read of the file, and the cache is then made anew. Writing is
-atomic.
+atomic; what a killed process had half written is removed by the next one that asks for any video of the folder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from seqckpt.atomic import new_file
+from seqckpt.atomic import new_file, remove_abandoned
 from seqckpt.data.frame_source import FrameSource, span_of
 from seqckpt.data.recording import identify, index_recording, number_frames, read_recording
 from seqckpt.data.timeline import Timeline, choose_frames, to_fraction
@@ -115,6 +115,7 @@ def cache_video(
     cache cannot be written; what has been cached before stays usable. Raises Stopped, and leaves nothing half-made,
     soon after another thread has set `stop`.
     """
+    remove_abandoned(cache_dir, "*.frames")
     place = cache_path(path, fps=fps, image_size=image_size, cache_dir=cache_dir, frame_rate=frame_rate)
     if place.exists():
         try:

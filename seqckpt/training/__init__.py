@@ -13,7 +13,18 @@ from seqckpt.training.prediction_files import prediction_rows, read_prediction, 
 from seqckpt.training.randomness import deterministic, seed_generators
 from seqckpt.training.ranks import Ranks, join_ranks
 from seqckpt.training.results import draw_curves, write_results
-from seqckpt.training.run_directory import choose_run_path, find_resumable, find_run, open_run_directory, writing_into
+from seqckpt.training.run_directory import (
+    RUNS,
+    choose_run_path,
+    find_resumable,
+    find_run,
+    has_snapshot,
+    is_unbegun,
+    open_run_directory,
+    remove_unbegun,
+    taken_error,
+    writing_into,
+)
 from seqckpt.training.run_log import check_tensorboard, note_line
 from seqckpt.training.settings import TrainSettings
 from seqckpt.training.snapshot import RUN_KEYS, forget_lost_best, load_last, load_snapshot, load_weights, save_snapshot
@@ -21,6 +32,7 @@ from seqckpt.training.tables import write_table
 from seqckpt.training.trainer import Trainer
 
 __all__ = [
+    "RUNS",
     "RUN_KEYS",
     "Budget",
     "Precision",
@@ -37,7 +49,9 @@ __all__ = [
     "find_resumable",
     "find_run",
     "forget_lost_best",
+    "has_snapshot",
     "inverse_frequency",
+    "is_unbegun",
     "join_ranks",
     "learning_rate_factor",
     "load_last",
@@ -50,9 +64,11 @@ __all__ = [
     "predict_windows",
     "prediction_rows",
     "read_prediction",
+    "remove_unbegun",
     "save_snapshot",
     "score",
     "seed_generators",
+    "taken_error",
     "write_prediction",
     "write_results",
     "write_table",

@@ -1,4 +1,5 @@
-"""Ctrl-C and a scheduler's SIGTERM: noted, and acted upon between two steps, where everything can be saved."""
+"""Ctrl-C, a scheduler's SIGTERM, a lost terminal's SIGHUP: noted, and acted upon between two steps, where everything
+can be saved."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
+from typing import NoReturn
 
 from seqckpt.launch import launched_as
 
-__all__ = ["StopRequest", "Stopped", "catch_signals"]
+__all__ = ["StopRequest", "Stopped", "catch_signals", "forget_stop", "list_signals", "stop_at_once", "was_stopped"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SENT_TWICE_SECONDS = 3.0  # Ctrl-C or a scheduler reaches torchrun and its processes, and torchrun hands it on to them
 
 
@@ -30,6 +31,34 @@ class Stopped(KeyboardInterrupt):
         super().__init__(signal.Signals(number).name)
         self.exit_code = 128 + number
         self.at_once = at_once
+
+
+_stopped: list[Stopped] = []
+
+
+def stop_at_once(number: int) -> NoReturn:
+    """Raise Stopped for a signal, from its handler, and remember it: who was running may turn it into another error."""
+    _stopped[:] = [Stopped(number, at_once=True)]
+    raise _stopped[0]
+
+
+def was_stopped() -> Stopped | None:
+    """Return what `stop_at_once` raised last, if it did."""
+    return _stopped[0] if _stopped else None
+
+
+def forget_stop() -> None:
+    """Begin anew, in a process that runs one command after another."""
+    _stopped.clear()
+
+
+def list_signals() -> list[int]:
+    """Return the signals that stop a run: SIGINT, SIGTERM, and SIGHUP unless it is to be ignored, as under nohup."""
+    numbers: list[int] = [signal.SIGINT, signal.SIGTERM]
+    hang_up: int | None = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up is not None and signal.getsignal(hang_up) != signal.SIG_IGN:
+        numbers.append(hang_up)
+    return numbers
 
 
 class StopRequest:
@@ -49,10 +78,11 @@ class StopRequest:
 
 @contextmanager
 def catch_signals() -> Iterator[StopRequest]:
-    """Within this context the first SIGINT or SIGTERM is noted in what is yielded; a second one stops at once.
+    """Within this context the first SIGINT, SIGTERM or SIGHUP is noted in what is yielded; a second one stops at once.
 
-    In a process that torchrun started, one that follows within three seconds is the same. Outside the main thread
-    signals cannot be caught, and nothing is ever noted.
+    In a process that torchrun started, one that follows within three seconds is the same; so is any second SIGHUP,
+    which system and shell send both when a terminal is lost. Outside the main thread signals cannot be caught, and
+    nothing is ever noted.
     """
     request = StopRequest()
     first_at = -math.inf
@@ -68,14 +98,16 @@ def catch_signals() -> Iterator[StopRequest]:
         if request:
             if launched_as().world_size > 1 and time.monotonic() - first_at < _SENT_TWICE_SECONDS:
                 return
-            raise Stopped(number, at_once=True)
+            if number == getattr(signal, "SIGHUP", None):
+                return
+            stop_at_once(number)
         request.number, first_at = number, time.monotonic()
         if launched_as().rank > 0:
             return
         with suppress(OSError, RuntimeError, ValueError):  # stderr may be gone, or be in the middle of a line
             print("\nstopping: saving after this step (once more: stop at once, unsaved)", file=sys.stderr, flush=True)
 
-    before = {number: signal.signal(number, handle) for number in _SIGNALS}
+    before = {number: signal.signal(number, handle) for number in list_signals()}
     try:
         yield request
     finally:

@@ -3,7 +3,8 @@
     second,true_phase,phase,probability of preparation,probability of dissection,...
     0,preparation,preparation,0.9713,0.0211,...
 
-`true_phase` is empty where a frame has no label, and in the predictions of videos without annotation.
+`true_phase` is empty where a frame has no label, and in the predictions of videos without annotation. A name that a
+spreadsheet would take for a formula has a ' before it, see tables.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import numpy as np
 
 from seqckpt.errors import DataError
 from seqckpt.training.evaluation import IGNORE_INDEX, VideoPrediction
-from seqckpt.training.tables import write_table
+from seqckpt.training.tables import unquote, write_table
 
 __all__ = ["prediction_rows", "read_prediction", "write_prediction"]
 
@@ -58,8 +59,10 @@ def read_prediction(path: Path, phase_names: Sequence[str]) -> VideoPrediction:
         try:
             rows = []
             for row in reader:
-                truth = ids[row["true_phase"]] if row["true_phase"] else IGNORE_INDEX
-                rows.append((truth, ids[row["phase"]], [float(row[name]) for name in ("second", *columns)]))
+                truth = ids[unquote(row["true_phase"])] if row["true_phase"] else IGNORE_INDEX
+                rows.append(
+                    (truth, ids[unquote(row["phase"] or "")], [float(row[name]) for name in ("second", *columns)])
+                )
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(f"{path}, line {reader.line_num}: {error} is no phase or number of this run's") from error
     numbers_of_all = np.array([numbers for *_, numbers in rows], np.float64).reshape(len(rows), 1 + len(columns))

@@ -29,6 +29,7 @@ from torch.optim import Optimizer
 from tqdm import tqdm
 
 from seqckpt.data import Clip, Video, WaitingTime, clip_loader, explain_dead_workers, order_clips
+from seqckpt.errors import SnapshotError
 from seqckpt.memory import PeakMeter
 from seqckpt.models import VideoModel
 from seqckpt.progress import progress_bar
@@ -48,7 +49,7 @@ from seqckpt.training.run_directory import writing_into
 from seqckpt.training.run_log import NoLog, RunLog
 from seqckpt.training.settings import TrainSettings
 from seqckpt.training.sharing import Share, take_share
-from seqckpt.training.snapshot import BEST, load_snapshot, load_weights, save_last, save_snapshot
+from seqckpt.training.snapshot import BEST, belonging, load_snapshot, load_weights, save_last, save_snapshot
 from seqckpt.training.step import Stepper, name_clips
 
 __all__ = ["Trainer"]
@@ -104,6 +105,7 @@ class Trainer:
         self.meter = PeakMeter(self.device)
         self.waiting = WaitingTime()
         self._saved_at = time.monotonic()
+        self._loaded_from = folder
 
     @property
     def best_model(self) -> VideoModel:
@@ -142,19 +144,21 @@ class Trainer:
     def load(self, state: Mapping[str, Any], path: Path) -> None:
         """Go on from a snapshot, loaded from `path`; raise SnapshotError where it is that of another model."""
         load_weights(self.model, state.get("trained_model", state["model"]), path)
-        load_optimiser_state(self.optimiser, state["optimiser"])
-        self.precision.load_state_dict(state["scaler"])
-        if self.average is not None:
-            self.average.load(state["model"], state["num_averaged"])
-        if self.carried is not None:
-            self.carried.load_state_dict(state["carried"], device=self.device)
-        self.progress = Progress.from_dict(state["progress"])
-        write_random_states(state["random_states"])
+        with belonging(path):
+            load_optimiser_state(self.optimiser, state["optimiser"])
+            self.precision.load_state_dict(state["scaler"])
+            if self.average is not None:
+                self.average.load(state["model"], state["num_averaged"])
+            if self.carried is not None:
+                self.carried.load_state_dict(state["carried"], device=self.device)
+            self.progress = Progress.from_dict(state["progress"])
+            write_random_states(state["random_states"])
+        self._loaded_from = path
 
     def load_best(self) -> None:
         """Give the model the weights of the best epoch; those of the last where no epoch could be validated."""
         if self.progress.best_epoch is not None:
-            weights = load_snapshot(self.folder / BEST)["model"] if self.ranks.is_main else {}
+            weights = load_snapshot(self.folder / BEST, keys=("model",))["model"] if self.ranks.is_main else {}
             self.model.load_state_dict(self.ranks.share(weights))
         else:
             self.model.load_state_dict(self.best_model.state_dict())
@@ -181,6 +185,11 @@ class Trainer:
         batches = order_clips(clips, order=settings.order, batch_size=settings.batch_size, **chosen)
         shares = [take_share(batch, self.ranks) for batch in batches]
         steps = [shares[k : k + settings.accumulate] for k in range(0, len(shares), settings.accumulate)]
+        if progress.step_in_epoch > len(steps):
+            raise SnapshotError(
+                f"{self._loaded_from} is no snapshot of this run: it stands after step {progress.step_in_epoch} of an "
+                f"epoch of {len(steps)} steps"
+            )
         to_do = shares[progress.step_in_epoch * settings.accumulate :]
         loader = clip_loader(
             [share.clips for share in to_do],

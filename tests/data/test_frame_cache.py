@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from seqckpt.atomic import new_file
 from seqckpt.data import frame_cache
 from seqckpt.data.frame_cache import SampledVideo, Stopped, cache_path, cache_video
 from seqckpt.data.timeline import choose_frames
@@ -190,6 +192,21 @@ def test_an_interruption_leaves_nothing(film: Path, tmp_path: Path, monkeypatch:
     with pytest.raises(Interruption):
         read(film, tmp_path)
     assert os.listdir(tmp_path / "cache") == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_what_dead_processes_left_of_any_video_is_removed_and_what_is_being_written_stays(
+    film: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    read(film, tmp_path)
+    (whole,) = cache.iterdir()
+    (cache / f".{whole.name}.1234abcd.partial").touch()
+    (cache / ".other-64x64-1fps-0123.frames.5678abcd.partial").touch()
+    with new_file(cache / "another-64x64-1fps-0123.frames"):
+        read(film, tmp_path)
+        names = {path.name.partition("-")[0] for path in cache.iterdir()}
+    assert names == {whole.name.partition("-")[0], ".another"}
 
 
 def test_another_thread_can_stop_it(film: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,19 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         assert np.array_equal(getattr(again, field), getattr(prediction, field)), field
     first = (tmp_path / "case.v2.csv").read_text().splitlines()[0]
     assert first == 'second,true_phase,phase,probability of preparation,"probability of dissection, wide"'
+
+
+@pytest.mark.parametrize("name", ["=1+1", "+A1", "-A1", "@SUM(A1)", "\t=1", "'=1", "''=1", "'s", "-1", "1", "'"])
+def test_no_cell_is_a_formula_and_every_name_is_read_again(tmp_path: Path, name: str) -> None:
+    """A spreadsheet runs what begins with = + - @; names of phases come with somebody's data set."""
+    path, names = tmp_path / "video01.csv", [name, "dissection"]
+    write_prediction(path, make_prediction(), names)
+    with open(path, newline="", encoding="utf-8") as file:
+        cells = [cell for row in csv.reader(file) for cell in row]
+    assert not [cell for cell in cells if cell and cell[0] in "=+-@\t\r" and cell != "-1"]  # a number
+    again = read_prediction(path, names)
+    assert np.array_equal(again.truth, make_prediction().truth)
+    assert np.array_equal(again.prediction, make_prediction().prediction)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_comparison import assert_alike
 from test_trainer import VALIDATION, VIDEOS, make_model, make_trainer, rows
 from torch import nn
 
@@ -21,7 +22,6 @@ from seqckpt.models import VideoModel
 from seqckpt.training import Stopped, Trainer, forget_lost_best, load_last, load_snapshot, save_snapshot
 
 NUM_STEPS = 10  # of two epochs over the clips of VIDEOS, 12 frames each
-TIMED = ("frames_per_second", "peak_memory_bytes", "waiting_share")
 
 WAYS: dict[str, dict[str, Any]] = {
     "shuffled": {},
@@ -69,23 +69,6 @@ def go_on(folder: Path, **changes: Any) -> Trainer:
     trainer.load(load_last(folder), folder / "last.pt")
     fit(trainer)
     return trainer
-
-
-def assert_alike(one: Any, other: Any, where: str = "") -> None:
-    """Nested plain data and tensors are equal, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), where
-    elif isinstance(one, Mapping):
-        assert one.keys() == other.keys(), where
-        for key, value in one.items():
-            if key not in ("seconds", "waiting_seconds", "peak_bytes", *TIMED):
-                assert_alike(value, other[key], f"{where}.{key}")
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other), where
-        for number, (a, b) in enumerate(zip(one, other, strict=True)):
-            assert_alike(a, b, f"{where}[{number}]")
-    else:
-        assert one == other or (one != one and other != other), where
 
 
 def assert_same_run(one: Path, other: Path) -> None:
@@ -314,3 +297,29 @@ def test_a_signal_is_noted_where_nothing_can_be_shown(tmp_path: Path, monkeypatc
     with pytest.raises(Stopped):
         fit(trainer)
     assert load_last(tmp_path / "run")["progress"]["step"] == 3
+
+
+def test_a_snapshot_from_beyond_the_end_of_an_epoch_is_refused(tmp_path: Path) -> None:
+    trainer = begin(tmp_path / "run")
+    stop_after(trainer, 3)
+    with pytest.raises(Stopped):
+        fit(trainer)
+    state = load_last(tmp_path / "run")
+    state["progress"] |= {"step": 10**9, "step_in_epoch": 10**9}
+    trainer = begin(tmp_path / "run")
+    trainer.load(state, tmp_path / "run" / "last.pt")
+    with pytest.raises(
+        SnapshotError, match=r"last\.pt is no snapshot of this run: .*1000000000 of an epoch of 5 steps"
+    ):
+        fit(trainer)
+
+
+@pytest.mark.parametrize("part", ["optimiser", "scaler", "progress", "random_states"])
+def test_a_part_that_does_not_fit_is_told_with_the_name_of_the_file(tmp_path: Path, part: str) -> None:
+    trainer = begin(tmp_path / "run", precision="fp16" if part == "scaler" else "float32")
+    trainer.save()
+    state = {**load_last(tmp_path / "run"), part: {"something": "else"}}
+    if part == "scaler" and not trainer.precision.scaler.is_enabled():
+        pytest.skip("no scaler on this machine")
+    with pytest.raises(SnapshotError, match=r"the snapshot .*last\.pt does not belong to this run"):
+        trainer.load(state, tmp_path / "run" / "last.pt")

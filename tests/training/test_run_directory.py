@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from seqckpt.errors import UsageError
-from seqckpt.training import choose_run_path, find_resumable, find_run, open_run_directory
+from seqckpt.training import (
+    choose_run_path,
+    find_resumable,
+    find_run,
+    open_run_directory,
+    remove_unbegun,
+    run_directory,
+)
 
 
 def fail_after_writing(path: Path, name: str) -> None:
@@ -54,7 +61,10 @@ def test_a_taken_name_is_an_error(tmp_path: Path) -> None:
         choose_run_path("first", "c", parent=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a:b"])
+ODD_NAMES = ("a\nb", "a\rb", "a\x1b[2J", "a\tb", ".hidden", "--help", "-rf", "~", "~root", " a", "a ", "a.", "\u202ea")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "/tmp/x", "a\\b", "a:b", *ODD_NAMES, "CON", "nul.txt", "com1"])
 def test_a_name_is_one_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match=r"cannot name a folder"):
         choose_run_path(name, "c", parent=tmp_path)
@@ -117,3 +127,76 @@ def test_a_run_is_open_in_one_process_alone(tmp_path: Path, monkeypatch: pytest.
         other.wait()
     with open_run_directory(folder, may_exist=True) as path:
         (path / "last.pt").touch()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_a_folder_that_was_taken_away_while_its_lock_was_waited_for_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever held it failed before its first snapshot: the lock on a folder that is gone keeps nobody out."""
+    wait, waited = run_directory._wait_for_lock, []
+
+    def wait_and_take_away(place: int, folder: Path, deadline: float) -> None:
+        wait(place, folder, deadline)
+        waited.append(1)
+        if len(waited) == 1:
+            folder.rmdir()
+
+    monkeypatch.setattr(run_directory, "_wait_for_lock", wait_and_take_away)
+    with open_run_directory(tmp_path / "runs" / "a") as path:
+        assert path.is_dir()
+        (path / "last.pt").touch()
+    assert len(waited) == 2
+
+
+def test_what_is_in_a_folder_counts_once_it_is_locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = choose_run_path("a", "c", parent=tmp_path)
+    path.mkdir()
+    (path / "last.pt").write_text("of another process that began and ended meanwhile")
+    with pytest.raises(UsageError, match=r"a exists already: go on with it by resume=auto, or choose another name"):
+        open_run_directory(path).__enter__()
+    assert [entry.name for entry in path.iterdir()] == ["last.pt"]
+
+
+def test_who_holds_a_run_removes_what_the_dead_left(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    (path / "predictions").mkdir(parents=True)
+    for name in ("last.pt", "config.yaml", "predictions/v.csv"):
+        (path / name).touch()
+    for name in ("..last.pt.upcoming.1.partial", ".curves.png.2.partial", ".last.pt.upcoming", ".own"):
+        (path / name).touch()
+    (path / "predictions" / ".v.csv.3.partial").touch()
+    with open_run_directory(path, may_exist=True):
+        found = sorted(str(entry.relative_to(path)) for entry in path.rglob("*"))
+    assert found == [".own", "config.yaml", "last.pt", "predictions", "predictions/v.csv"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no locks")
+def test_empty_folders_of_runs_without_a_name_are_removed(tmp_path: Path) -> None:
+    for name in ("a-20260101-000000", "a-20260101-000001", "a-20260101-000002", "b-20260101-000000", "a-b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "a-20260101-000001" / "config.yaml").touch()
+    with open_run_directory(tmp_path / "a-20260101-000002") as held:
+        remove_unbegun("a", parent=tmp_path)
+        assert held.exists()
+        (held / "last.pt").touch()
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"a-20260101-000001", "a-20260101-000002", "b-20260101-000000", "a-b"}
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "first_try", "2026-01-01", "contour", "null", "a-b.c", "Versuch \u00fc", "\u624b\u672f"]
+)
+def test_plain_names_are_taken(tmp_path: Path, name: str) -> None:
+    assert choose_run_path(name, "c", parent=tmp_path) == tmp_path / name
+
+
+def test_a_run_that_bears_an_odd_name_already_goes_on(tmp_path: Path) -> None:
+    for name, file in ((".hidden", "last.pt"), ("--x", "config.yaml")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    assert find_resumable(".hidden", "c", parent=tmp_path) == tmp_path / ".hidden"
+    assert choose_run_path("--x", "c", parent=tmp_path, may_be_begun=True) == tmp_path / "--x"
+    (tmp_path / "out").mkdir()
+    (tmp_path / "last.pt").touch()
+    assert find_resumable("..", "c", parent=tmp_path / "out") is None
