@@ -18,7 +18,7 @@ from seqckpt import Checkpointed, is_replaying
 from .draws import Draw
 from .norms import along_channels
 
-__all__ = ["AuxiliaryLoss", "CachedWeight", "awkward_layer", "in_place_layer"]
+__all__ = ["COUNTERS", "AuxiliaryLoss", "CachedWeight", "Counter", "awkward_layer", "in_place_layer"]
 
 _BATCH_NORM = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
