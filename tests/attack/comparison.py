@@ -33,7 +33,7 @@ import seqckpt
 
 from .draws import Draw, seed_all
 
-__all__ = ["KINDS", "Case", "Report", "attack", "main", "weighted_sum"]
+__all__ = ["KINDS", "Case", "Report", "attack", "build", "main", "weighted_sum"]
 
 KINDS = ("bitwise", "to rounding", "refused", "WRONG", "error", "plain fails")
 _PACKAGE = os.path.dirname(seqckpt.__file__)
@@ -82,11 +82,11 @@ class Report:
 
 def attack(make: Callable[[Draw], Case], seed: int, number: int) -> tuple[str, str, list[str]]:
     """Outcome, message and ingredients of one case."""
-    case, draw = _build(make, seed, number)
+    case, draw = build(make, seed, number)
     if isinstance(case, Exception):
         return "plain fails", f"cannot be built: {case}", draw.ingredients
     plain = _run(case, draw, checkpointed=False)
-    twin, twin_draw = _build(make, seed, number)
+    twin, twin_draw = build(make, seed, number)
     assert isinstance(twin, Case)
     assert draw.ingredients == twin_draw.ingredients
     ours = _run(twin, twin_draw, checkpointed=True)
@@ -106,13 +106,13 @@ def attack(make: Callable[[Draw], Case], seed: int, number: int) -> tuple[str, s
 
 def _is_deterministic(make: Callable[[Draw], Case], seed: int, number: int, plain: dict[str, Any], off: float) -> bool:
     """Whether another plain run gives the same; a kernel that reads memory that nobody wrote does not."""
-    case, draw = _build(make, seed, number)
+    case, draw = build(make, seed, number)
     assert isinstance(case, Case)
     again = _run(case, draw, checkpointed=False)
     return not isinstance(again, Exception) and _compare(plain, again, off)[0] != "WRONG"
 
 
-def _build(make: Callable[[Draw], Case], seed: int, number: int) -> tuple[Case | Exception, Draw]:
+def build(make: Callable[[Draw], Case], seed: int, number: int) -> tuple[Case | Exception, Draw]:
     draw = Draw(seed, number)
     seed_all(draw.seed % 2**31)
     try:
@@ -230,7 +230,7 @@ def main(make: Callable[[Draw], Case], description: str) -> int:
     print(f"seed {options.seed}, cases {options.start} to {options.start + options.cases - 1}")
     for number in range(options.start, options.start + options.cases):
         if unwanted:
-            names = _build(make, options.seed, number)[1].ingredients
+            names = build(make, options.seed, number)[1].ingredients
             if any(word in name for word in unwanted for name in names):
                 continue
         kind, message, ingredients = attack(make, options.seed, number)

@@ -298,10 +298,11 @@ class _Attack:
         return torch.randn(*shape, dtype=self.dtype).requires_grad_(kind != "without gradient")
 
     def given(self) -> Tensor | None:
-        """The state handed in; a copy where the core writes into it, which the engine does by itself."""
+        """The state handed in; a copy where the core writes into it, since torch forbids that for a leaf."""
         if self.state_leaf is None:
             return None
-        return self.state_leaf.expand(self.full[0], -1)
+        state = self.state_leaf.expand(self.full[0], -1)
+        return state * 1 if self.name == "changing" else state
 
     def run(self, checkpointed: bool, leaf: Tensor) -> tuple[Any, Tensor]:
         x = self.view(leaf)
@@ -313,7 +314,7 @@ class _Attack:
 
     def _plain(self, x: Tensor, state: Any) -> Any:
         if self.name == "changing":
-            x, state = x.clone(), None if state is None else state.clone()
+            x = x.clone()  # the engine leaves the caller's input as it is
         return _scan(self._called, x, state, self.lengths, 1)
 
     def _called(self, x: Any, state: Any) -> Any:
