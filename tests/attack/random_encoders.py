@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from .awkward_layers import awkward_layer, in_place_layer
+from .awkward_layers import Around, awkward_layer, in_place_layer
 from .draws import Draw
 from .norms import batch_norm
 from .random_layers import random_layer, torch_noise
@@ -88,7 +88,7 @@ def _plain_block(draw: Draw, width: int, dims: int, norm: Callable[[int], nn.Mod
             "SiLU in place": nn.SiLU(inplace=True),
         }[layers[-1]]
     if draw.chance("pool", 0.25):
-        layers.append(_MAX_POOL[dims](2, 1, 1) if draw.random.random() < 0.7 else _AVERAGE_POOL[dims](3, 1, 1))
+        layers.append(_MAX_POOL[dims](3, 1, 1) if draw.random.random() < 0.7 else _AVERAGE_POOL[dims](3, 1, 1))
         if draw.chance("in place after a pool", 0.5):
             layers.append(in_place_layer(draw, dims))
     if draw.chance("dropout", 0.35):
@@ -116,7 +116,10 @@ def _block(draw: Draw, width: int, dims: int, norm: Callable[[int], nn.Module]) 
 
 
 def _parametrize(draw: Draw, block: nn.Module) -> None:
-    kind = draw.one("parametrization", ("weight norm", "spectral norm", "old weight norm", "old spectral norm"))
+    kinds = ["weight norm", "old weight norm", "spectral norm", "old spectral norm"]
+    if isinstance(block, Around) and block.kind.startswith("torch checkpoint"):
+        kinds = kinds[:2]  # the others have buffers, which torch's checkpoint updates twice
+    kind = draw.one("parametrization", kinds)
     functions = {
         "weight norm": parametrizations.weight_norm,
         "spectral norm": parametrizations.spectral_norm,
