@@ -246,6 +246,6 @@ def _describe_labels(annotation: Annotation | None, names: Sequence[str]) -> Ite
         yield from ("?", "?", "?")
         return
     labels = annotation.phases.values.tolist()
-    for label in (labels[0], labels[-1]):
+    for label in (labels[0], labels[-1]) if labels else (IGNORE_INDEX, IGNORE_INDEX):
         yield names[label] if label != IGNORE_INDEX else "(none)"
     yield ", ".join(name for place, name in enumerate(names) if place not in labels) or "-"
