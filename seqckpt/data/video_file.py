@@ -21,7 +21,7 @@ from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
 from seqckpt.data.resizing import resize_decoded
-from seqckpt.data.timeline import Timeline
+from seqckpt.data.timeline import Timeline, find_constant_rate
 from seqckpt.errors import DataError
 
 __all__ = ["VideoIndex", "index_video", "read_duration_seconds", "read_frames", "read_shown_size"]
@@ -70,7 +70,9 @@ def index_video(path: Path) -> VideoIndex:
         last = packets[-1][1] or _usual_distance(stamps, stream)
         keys = np.array([stamp for stamp, _, is_key in packets if is_key], np.int64)
         size = stream.codec_context.height, stream.codec_context.width
-        return VideoIndex(path, stamps, int(stamps[-1]) + last, stream.time_base, keys, *size)
+        rates = (stream.base_rate, stream.average_rate, stream.guessed_rate)
+        rate = find_constant_rate(stamps, stream.time_base, rates)
+        return VideoIndex(path, stamps, int(stamps[-1]) + last, stream.time_base, keys, *size, rate=rate)
 
 
 def read_duration_seconds(path: Path) -> float:
