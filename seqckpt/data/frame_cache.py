@@ -4,11 +4,12 @@ One file per video (or folder of frames), image size and frame rate:
 
     magic | length and CRC-32 of the header | header (JSON), padded | frames, uint8 (T, 3, height, width)
 
-The file's name holds a hash of what it was made from: the recording's name, size in bytes, time of last change and a
-checksum of pieces of it (`recording.identify`), the image size, the frame rate and the format's version. A changed
-video thus finds no cache and is decoded again; the same video in a moved folder finds it still. Damage is noticed by
-length and CRC when a cache is opened, which costs one read of the file, and the cache is then made anew; so is one of
-frames that an earlier version chose otherwise (`moments` in the header says how they were). Writing is atomic.
+The file's name holds a hash of what it was made from: the recording's name, size in bytes, time of last change, a
+checksum of pieces of it and how it is turned to be shown, if it is (`recording.identify`), the image size, the frame
+rate and the format's version. A changed video thus finds no cache and is decoded again; the same video in a moved
+folder finds it still. Damage is noticed by length and CRC when a cache is opened, which costs one read of the file, and
+the cache is then made anew; so is one of frames that an earlier version chose otherwise (`moments` in the header says
+how they were). Writing is atomic.
 """
 
 from __future__ import annotations
