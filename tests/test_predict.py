@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from turned_films import UPRIGHT, find_corners, patch_matrix, write_patches
 
 from seqckpt.cli import main
 from seqckpt.data import find_recordings
@@ -146,6 +147,38 @@ def test_the_drawn_video_has_the_frames_and_their_phases(run: Path, tmp_path: Pa
         assert abs(drawn[:240].astype(int) - expected).mean() < 8  # grey levels, after another compression
         assert drawn[240:].std() > 10  # the band
         assert len(drawn) > 260
+
+
+@pytest.mark.parametrize(("degrees", "corners"), [(90, "grey red green blue"), (180, "blue grey red green")])
+def test_a_turned_video_is_predicted_and_drawn_as_shown(
+    degrees: int, corners: str, run: Path, tmp_path: Path, output: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the size that players show, pixels twice as wide as high as stored; its rows are those of an upright copy."""
+    source = write_patches(tmp_path / "turned.mp4", (96, 128), num_frames=50, sample_aspect_ratio=Fraction(2))
+    patch_matrix(source, UPRIGHT[degrees])
+    assert predict(run, source, output, "--video") == 0
+    with av.open(str(output / "turned-phases.mp4")) as drawn:
+        frames = [frame.to_ndarray(format="rgb24") for frame in drawn.decode(video=0)]
+    height, width = (256, 96) if degrees == 90 else (96, 256)
+    factor = -(-480 // width)  # small ones are enlarged
+    assert len(frames) == 50
+    assert frames[0].shape[1] == factor * width
+    assert frames[0].shape[0] > factor * height
+    assert find_corners(frames[25][: factor * height].transpose(2, 0, 1)) == corners.split()
+
+    upright = write_patches(tmp_path / "upright.mp4", (96, 128), num_frames=50, quarters=degrees // 90)
+    assert predict(run, upright, output) == 0
+    names = open_run(run).phase_names
+    rows = [read_prediction(output / f"{name}.csv", names).probabilities for name in ("turned", "upright")]
+    np.testing.assert_allclose(*rows, atol=0.02)  # stored with some loss, written in four digits
+
+
+def test_a_video_that_cannot_be_shown_upright_is_one_line(
+    run: Path, tmp_path: Path, output: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert predict(run, patch_matrix(write_patches(tmp_path / "askew.mp4"), (0.8, 0.6, -0.6, 0.8)), output) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "askew.mp4: its display matrix says that pictures are shown turned by 36.9 degrees clockwise" in line
 
 
 def test_mistakes_are_one_line(

@@ -11,12 +11,12 @@
 - `frame_source`: FrameSource, the one protocol: `len(source)`, `source[a:b]`; and a stretch of one.
 - `timeline`: which frame is shown when, and which are sampled. `video_file`, `frame_folder`: listing the frames of a
   video or a folder of images, and decoding just those that are wanted, resized on the way (`resizing`). `recording`:
-  either of them.
+  either of them. `video_container`: opening a video. `display`, `video_display`: how its pictures are shown: turned.
 - `frame_cache`: decoded frames on disk, uint8, one memory-mapped file per video. `streamed_frames`: decoded when read.
   `sampling`: all videos of a data set by one of the two, in parallel.
 - `reading`: frames and labels brought together, into `videos`: Video, the one internal form.
 - `doctor`: everything odd or wrong as `findings`: `checks` compares `video_facts`, `pictures` looks at frames,
-  `class_balance` counts labels.
+  `display_checks` says which are turned, `class_balance` counts labels.
 - `splits`: which videos are for what. `clips`: what one loss is computed over. `lanes`: in which order. `augmentation`:
   random changes to a clip's pictures. `prefetch`: reading ahead of the step. `clip_loader`: all of this for an epoch.
 - `sample`, `sample_script`, `sample_scene`: synthetic surgeries in the layout of Cholec80.

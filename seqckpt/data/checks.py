@@ -20,11 +20,15 @@ ALL_VIDEOS = "all videos"  # the subject of what is wrong with each of them in t
 _LARGEST_TAIL = 0.02  # of the longer of video and annotation
 _LARGEST_GAP = 0.1  # of a video's sampled frames
 _SAME_FACTOR = 1.02  # lengths that are off by one factor agree in it to within this
+_SHOWN_LINES = 5  # of those with an interval of length zero
 _VARIABLE_FRAMES = 2  # a constant rate, sampled and rounded, strays by less
 
 
 def check_videos(videos: Sequence[VideoFacts], *, tail: str) -> Iterator[Finding]:
-    """Yield what is odd about videos and their annotations: lengths that differ or fit crosswise, variable rates."""
+    """Yield what is odd about videos and their annotations, without a look at any label.
+
+    Lengths that differ or fit crosswise, intervals of length zero, variable rates.
+    """
     common = _find_common_factor(videos)
     if common is not None:
         yield common
@@ -32,6 +36,7 @@ def check_videos(videos: Sequence[VideoFacts], *, tail: str) -> Iterator[Finding
         for track in (video.phases, video.tools):
             if track is not None and (common is None or track is not video.phases):
                 yield from _check_length(video, track, videos, tail)
+        yield from _count_empty(video)
         if video.first_number > 1:
             yield Finding(
                 "warning",
@@ -116,6 +121,16 @@ def _check_length(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFa
         yield Finding("warning" if seconds > 1 else "note", video.video_id, found, hint)
 
 
+def _count_empty(video: VideoFacts) -> Iterator[Finding]:
+    """Count the intervals that end where they begin, and say where they stand."""
+    for track in (video.phases, video.tools):
+        if track is not None and track.empty_lines:
+            num_empty, shown = len(track.empty_lines), ", ".join(map(str, track.empty_lines[:_SHOWN_LINES]))
+            lines = f"line{'s' * (num_empty > 1)} {shown}{', ...' * (num_empty > _SHOWN_LINES)}"
+            found = f"{num_empty} of {track.num_rows} intervals in {track.path} end where they begin ({lines})"
+            yield Finding("warning", video.video_id, found, "no frame has their label")
+
+
 def _guess_cause(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFacts]) -> str:
     better = _find_better(video, track, videos)
     if better is not None:
@@ -127,7 +142,7 @@ def _guess_cause(video: VideoFacts, track: LabelTrack, videos: Sequence[VideoFac
 
 def _find_common_factor(videos: Sequence[VideoFacts]) -> Finding | None:
     """Say once, instead of for each video, that all annotations are too long or too short by one factor: a rate."""
-    tracks = [(video, video.phases) for video in videos if video.phases is not None and video.phases.num_rows]
+    tracks = [(video, video.phases) for video in videos if video.phases is not None and len(video.phases.starts)]
     factors = sorted(track.end / video.length_on(track) for video, track in tracks)
     if len(factors) < 2 or math.isinf(factors[-1]) or factors[-1] > factors[0] * _SAME_FACTOR:
         return None

@@ -17,12 +17,14 @@ from torch import Tensor
 
 from seqckpt.data.checks import ALL_VIDEOS, check_labels, check_videos
 from seqckpt.data.class_balance import check_balance
+from seqckpt.data.display_checks import check_displays
 from seqckpt.data.findings import Finding
 from seqckpt.data.formats import Annotation, DataSet, VideoEntry
 from seqckpt.data.pictures import Pictures, look_at_all, look_at_some
 from seqckpt.data.recording import index_recording, number_frames
 from seqckpt.data.timeline import Timeline, choose_frames, to_fraction
 from seqckpt.data.video_facts import VideoFacts, facts_of_timeline
+from seqckpt.data.video_file import VideoIndex
 from seqckpt.data.videos import IGNORE_INDEX
 from seqckpt.errors import DataError
 from seqckpt.progress import progress_bar
@@ -105,10 +107,16 @@ def examine(
         pool.shutdown(cancel_futures=True)
     lengths = list(check_videos(list(_facts_without_damage(patients)), tail=tail))
     counts = _count_classes(parts, {patient.entry.video_id: patient.labels for patient in patients}, len(names))
+    displays = {
+        patient.entry.video_id: patient.timeline.display
+        for patient in patients
+        if isinstance(patient.timeline, VideoIndex)
+    }
     unread = _find_unread(patients, parts, lengths)
     findings = [
         *(finding for patient in patients for finding in patient.findings),
         *lengths,
+        *check_displays(displays, subject=ALL_VIDEOS),
         *check_balance({part: counts[part] for part in parts if part not in {*incomplete, *unread}}, names),
     ]
     table = [_header(full), *(_describe(patient, parts, names, full=full) for patient in patients)]
@@ -246,6 +254,6 @@ def _describe_labels(annotation: Annotation | None, names: Sequence[str]) -> Ite
         yield from ("?", "?", "?")
         return
     labels = annotation.phases.values.tolist()
-    for label in (labels[0], labels[-1]):
+    for label in (labels[0], labels[-1]) if labels else (IGNORE_INDEX, IGNORE_INDEX):
         yield names[label] if label != IGNORE_INDEX else "(none)"
     yield ", ".join(name for place, name in enumerate(names) if place not in labels) or "-"

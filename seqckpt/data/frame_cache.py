@@ -4,11 +4,13 @@ One file per video (or folder of frames), image size and frame rate:
 
     magic | length and CRC-32 of the header | header (JSON), padded | frames, uint8 (T, 3, height, width)
 
-The file's name holds a hash of what it was made from: the recording's name, size in bytes, time of last change and a
-checksum of pieces of it (`recording.identify`), the image size, the frame rate and the format's version. A changed
-video thus finds no cache and is decoded again; the same video in a moved folder finds it still. Damage is noticed by
-length and CRC when a cache is opened, which costs one read of the file, and the cache is then made anew. Writing is
-atomic; what a killed process had half written is removed by the next one that asks for any video of the folder.
+The file's name holds a hash of what it was made from: the recording's name, size in bytes, time of last change, a
+checksum of pieces of it and how it is turned to be shown, if it is (`recording.identify`), the image size, the frame
+rate and the format's version. A changed video thus finds no cache and is decoded again; the same video in a moved
+folder finds it still. Damage is noticed by length and CRC when a cache is opened, which costs one read of the file, and
+the cache is then made anew; so is one of frames that an earlier version chose otherwise (`moments` in the header says
+how they were). Writing is atomic; what a killed process had half written is removed by the next one that asks for any
+video of the folder.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ _MAGIC = b"SEQCKPT2"
 _PREFIX = struct.Struct("<8sII")  # magic, length of the header, CRC-32 of the header
 _ALIGNMENT = 4096
 _READ_BYTES = 1 << 20
+_EXACT = "exact"  # how frames are chosen; caches of before do not say, and rounded moments to the container's unit
+_NEAR = 0.05  # frames; by less, no frame that is shown at a moment is told from the next one
 
 _log = logging.getLogger(__name__)
 
@@ -119,7 +123,7 @@ def cache_video(
     place = cache_path(path, fps=fps, image_size=image_size, cache_dir=cache_dir, frame_rate=frame_rate)
     if place.exists():
         try:
-            return _open_cache(place, path, corrupt)
+            return _open_cache(place, path, corrupt, fps=fps, frame_rate=frame_rate)
         except _Damaged as error:
             _log.warning("the frame cache %s is damaged (%s): made anew", place, error)
     timeline = index_recording(path, frame_rate=frame_rate)
@@ -131,7 +135,7 @@ def cache_video(
             _write_cache(file, timeline, places, image_size, _watch(rows, stop, count), damaged)
     except OSError as error:
         raise _cannot_write(cache_dir, path, error) from error
-    return _open_cache(place, path, corrupt, check_frames=False)
+    return _open_cache(place, path, corrupt, fps=fps, frame_rate=frame_rate, check_frames=False)
 
 
 def cache_path(
@@ -173,6 +177,7 @@ def _write_cache(
         "num_frames": num_frames,
         "duration_seconds": timeline.duration_seconds,
         "numbers": numbers.tolist(),
+        "moments": _EXACT,
         "repeated": "0" * len(places),  # a digit per frame, so that the header's length is known before
     }
     file.write(_pack_header(header))
@@ -193,7 +198,9 @@ def _pack_header(header: dict[str, Any]) -> bytes:
     return packed.ljust(-(-len(packed) // _ALIGNMENT) * _ALIGNMENT, b"\0")
 
 
-def _open_cache(place: Path, path: Path, corrupt: str, *, check_frames: bool = True) -> SampledVideo:
+def _open_cache(
+    place: Path, path: Path, corrupt: str, *, fps: float, frame_rate: float | None, check_frames: bool = True
+) -> SampledVideo:
     try:
         with open(place, "rb") as file:
             header = _read_header(file)
@@ -206,6 +213,8 @@ def _open_cache(place: Path, path: Path, corrupt: str, *, check_frames: bool = T
     except OSError as error:
         raise _Damaged(error.strerror or str(error)) from error
     numbers = np.array(header["numbers"], np.int64)
+    if header.get("moments") != _EXACT and _is_ahead(header, numbers, fps):
+        _check_choice(path, numbers, fps=fps, frame_rate=frame_rate)
     repeated = tuple(k for k, digit in enumerate(header["repeated"]) if digit == "1")
     if repeated and corrupt == "error":
         raise DataError(
@@ -214,6 +223,20 @@ def _open_cache(place: Path, path: Path, corrupt: str, *, check_frames: bool = T
         )
     frames = CachedFrames(place, offset, shape)
     return SampledVideo(frames, numbers, header["num_frames"], header["duration_seconds"], repeated)
+
+
+def _is_ahead(header: dict[str, Any], numbers: NDArray[np.int64], fps: float) -> bool:
+    """Say whether frames may have been chosen that begin after their moment, by the average rate."""
+    per_sample = header["num_frames"] / header["duration_seconds"] / float(to_fraction(fps))
+    return bool((numbers > np.arange(len(numbers)) * per_sample + _NEAR).any())
+
+
+def _check_choice(path: Path, numbers: NDArray[np.int64], *, fps: float, frame_rate: float | None) -> None:
+    """Raise _Damaged where a cache of before holds other frames than are chosen now."""
+    timeline = index_recording(path, frame_rate=frame_rate)
+    now, _ = number_frames(timeline, choose_frames(timeline, fps))
+    if now.tolist() != numbers.tolist():
+        raise _Damaged("an earlier version chose frames that are not yet shown at their moments")
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:

@@ -11,6 +11,7 @@ ignored.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -19,15 +20,26 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from seqckpt.data.natural_order import sort_naturally
 from seqckpt.data.resizing import resize_picture
 from seqckpt.data.timeline import Timeline, to_fraction
 from seqckpt.errors import DataError
 
-__all__ = ["FolderIndex", "find_first_number", "index_folder", "list_images", "read_image_size", "read_images"]
+__all__ = [
+    "UPRIGHT",
+    "FolderIndex",
+    "find_first_number",
+    "index_folder",
+    "list_images",
+    "read_image_size",
+    "read_images",
+    "read_orientation",
+]
 
+UPRIGHT = 1  # EXIF's orientation of an image that is shown as it is stored
+_ACROSS = (5, 6, 7, 8)  # those that lie on their side
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp"}
 _ERRORS = (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError)
 
@@ -90,13 +102,22 @@ def index_folder(folder: Path, *, frame_rate: float) -> FolderIndex:
 
 
 def read_image_size(index: FolderIndex) -> tuple[int, int]:
-    """Return height and width of a folder's first image. Raises DataError where it cannot be opened."""
+    """Return height and width of a folder's first image, as shown. Raises DataError where it cannot be opened."""
     path = index.path / index.names[0]
     try:
         with Image.open(path) as image:
-            return image.height, image.width
+            return (image.width, image.height) if _orientation_of(image) in _ACROSS else (image.height, image.width)
     except _ERRORS as error:
         raise DataError(f"{path} cannot be opened as an image ({error}); extract it anew") from error
+
+
+def read_orientation(path: Path) -> int:
+    """Return by which of EXIF's eight orientations an image is shown; UPRIGHT also where that cannot be found out."""
+    try:
+        with Image.open(path) as image:
+            return _orientation_of(image)
+    except _ERRORS:
+        return UPRIGHT
 
 
 def read_images(
@@ -104,8 +125,8 @@ def read_images(
 ) -> Iterator[NDArray[np.uint8] | None]:
     """Decode the images at these places (from 0) as RGB, uint8 (3, height, width), one by one.
 
-    Resized by `resize_picture`. Where one cannot be decoded, None comes in its place if `tolerant`; otherwise raises
-    DataError with its path.
+    Upright, by EXIF's orientation, and resized by `resize_picture`. Where one cannot be decoded, None comes in its
+    place if `tolerant`; otherwise raises DataError with its path.
     """
     last: tuple[int, NDArray[np.uint8] | None] = (-1, None)
     for number in numbers.tolist():
@@ -114,12 +135,21 @@ def read_images(
         yield last[1]
 
 
+def _orientation_of(image: Image.Image) -> int:
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, UPRIGHT)
+    except (*_ERRORS, LookupError, TypeError, struct.error):  # the picture may be sound where what is said of it is not
+        return UPRIGHT
+    return orientation if orientation in range(1, 9) else UPRIGHT
+
+
 def _read_image(path: Path, size: tuple[int, int], *, tolerant: bool) -> NDArray[np.uint8] | None:
     try:
         with Image.open(path) as image:
             if image.mode[0] in "IF":  # Pillow would cut off all above 255: a white picture
                 raise ValueError(f"more than 8 bits a pixel, mode {image.mode}; expected 8 bits a channel")
-            picture = image.convert("RGB")
+            is_upright = _orientation_of(image) == UPRIGHT
+            picture = (image if is_upright else ImageOps.exif_transpose(image)).convert("RGB")
     except _ERRORS as error:
         if tolerant:
             return None

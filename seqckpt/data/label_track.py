@@ -35,6 +35,7 @@ class LabelTrack:
         step: the distance of rows: by less than that, the end may miss the video's end unremarked.
         is_complete: a label for the whole video is promised, so that its length tells whether it is this video's.
         num_rows: rows of the file.
+        empty_lines: lines of intervals that end where they begin: no frame has their label.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class LabelTrack:
     step: float
     is_complete: bool
     num_rows: int
+    empty_lines: tuple[int, ...] = ()
 
     @property
     def end(self) -> float:
@@ -104,15 +106,19 @@ def lay_out_intervals(
     """Lay out intervals, given in any order; where they leave gaps there is no label.
 
     Where intervals of different labels overlap, the one that stands first in `labels.priority` wins.
+    An interval that ends where it begins labels nothing, and overlaps with nothing: its line is noted in `empty_lines`.
     Raises DataError, with file and line, where an interval ends before it begins, or where of two that overlap one is
     not in the priority.
     """
-    ordered = sorted(intervals, key=lambda interval: (interval.start, interval.end, interval.row.line))
-    for interval in ordered:
-        if not interval.start < interval.end:
+    given = list(intervals)
+    for interval in given:
+        if not interval.start <= interval.end:
             raise interval.row.error(
-                f"the interval is from {interval.start:g} to {interval.end:g}; expected an end after its start"
+                f"the interval is from {interval.start:.10g} to {interval.end:.10g}; expected an end that is not "
+                "before its start"
             )
+    filled = [interval for interval in given if interval.start < interval.end]
+    ordered = sorted(filled, key=lambda interval: (interval.start, interval.end, interval.row.line))
     bounds = sorted({place for interval in ordered for place in (interval.start, interval.end)})
     stretches: list[tuple[float, float, int]] = []
     active: list[Interval] = []
@@ -133,7 +139,8 @@ def lay_out_intervals(
         rate=None if rate is None else Fraction(rate),
         step=1.0 if rate is None else float(rate),
         is_complete=False,
-        num_rows=len(ordered),
+        num_rows=len(given),
+        empty_lines=tuple(sorted(interval.row.line for interval in given if interval.start == interval.end)),
     )
 
 

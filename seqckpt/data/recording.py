@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -10,8 +11,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from seqckpt.data.frame_folder import FolderIndex, index_folder, list_images, read_image_size, read_images
+from seqckpt.data.display import Turn
+from seqckpt.data.frame_folder import (
+    UPRIGHT,
+    FolderIndex,
+    index_folder,
+    list_images,
+    read_image_size,
+    read_images,
+    read_orientation,
+)
 from seqckpt.data.timeline import Timeline, to_fraction
+from seqckpt.data.video_display import read_display
 from seqckpt.data.video_file import VideoIndex, index_video, read_duration_seconds, read_frames, read_shown_size
 from seqckpt.errors import DataError
 
@@ -89,18 +100,33 @@ def identify(path: Path, *, frame_rate: float | None = None) -> list[object]:
     """Return what a recording is known by, as plain data: its name, and size and time of last change of all its files.
 
     What make and rsync go by, and a checksum of pieces of it: hashing all content would read a hundred gigabytes at
-    every start. Raises DataError where there is no such recording.
+    every start. How it is turned to be shown is added where it is: caches of before hold it lying, as it is stored.
+    Raises DataError where there is no such recording.
     """
     try:
         if path.is_dir():
             names = list_images(path)
             parts = [(path / name).stat() for name in names]
-            looked_at = [_check_pieces(path / names[k]) for k in sorted({0, len(names) // 2, len(names) - 1})]
-            return [path.name, frame_rate, names, [[part.st_size, part.st_mtime_ns] for part in parts], looked_at]
+            some = [path / names[k] for k in sorted({0, len(names) // 2, len(names) - 1})]
+            looked_at = [_check_pieces(image) for image in some]
+            sizes = [[part.st_size, part.st_mtime_ns] for part in parts]
+            turns = [read_orientation(image) for image in some]
+            return [path.name, frame_rate, names, sizes, looked_at, *([turns] if {*turns} != {UPRIGHT} else [])]
         status = path.stat()
-        return [path.name, status.st_size, status.st_mtime_ns, _check_pieces(path)]
+        known_by = (status.st_size, status.st_mtime_ns, _check_pieces(path))
     except OSError as error:
         raise DataError(f"{path} cannot be opened as a video: {error.strerror or error}") from error
+    turn = _find_turn(path, *known_by)
+    return [path.name, *known_by, *([] if turn.is_none else [list(turn)])]
+
+
+@functools.lru_cache(maxsize=4096)
+def _find_turn(path: Path, *known_by: int) -> Turn:
+    """Return how a video is turned, decoding its first frame once; not at all, where that is not to be found out."""
+    try:
+        return read_display(path, check=False).turn
+    except DataError:
+        return Turn()  # whoever reads it is told
 
 
 def guess_num_samples(path: Path, *, fps: float, frame_rate: float | None = None) -> int:

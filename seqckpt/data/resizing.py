@@ -12,22 +12,38 @@ from av.video.reformatter import Interpolation, VideoReformatter
 from numpy.typing import NDArray
 from PIL import Image
 
+from seqckpt.data.display import find_turn, turn_frame
+from seqckpt.errors import DataError
+
 __all__ = ["resize_decoded", "resize_picture"]
 
 
 def resize_decoded(
     frame: av.VideoFrame, size: tuple[int, int], *, reformatter: VideoReformatter | None = None
 ) -> NDArray[np.uint8]:
-    """Turn a decoded frame into RGB, uint8 (3, height, width), by FFmpeg's swscale.
+    """Turn a decoded frame into RGB, uint8 (3, height, width), by FFmpeg's swscale, upright as players show it.
 
     One pass in C over the decoded planes, where a resize of tensors would first need the full-size RGB picture. A
-    `reformatter` that is used for all frames of a video keeps its tables.
+    `reformatter` that is used for all frames of a video keeps its tables. Colours are converted by the matrix, range
+    and chroma position that the frame states. Raises DataError where it is to be turned by other than quarter turns,
+    or where its colours cannot be converted.
     """
+    quarters = find_turn(frame).quarters
     height, width = size
-    shrinks = height < frame.height or width < frame.width
-    method = Interpolation.AREA if shrinks else Interpolation.BILINEAR
     reformatter = reformatter or VideoReformatter()
-    resized = reformatter.reformat(frame, width, height, "rgb24", interpolation=method, threads=1)
+    try:
+        upright = turn_frame(frame, quarters)
+        shrinks = height < upright.height or width < upright.width
+        method = Interpolation.AREA if shrinks else Interpolation.BILINEAR
+        resized = reformatter.reformat(upright, width, height, "rgb24", interpolation=method, threads=1)
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"its colours cannot be turned into RGB (pixel format {frame.format.name}, matrix number "
+            f"{int(frame.colorspace)} of ITU-T H.273: {error}); expected BT.601, BT.709 or BT.2020, for instance: "
+            "convert the video to one of them"
+        ) from error
     return np.ascontiguousarray(resized.to_ndarray().transpose(2, 0, 1))
 
 

@@ -73,13 +73,14 @@ class VideoFacts:
     def place_on(self, track: LabelTrack, numbers: NDArray[np.int64], fps: Fraction) -> NDArray[np.float64]:
         """Return where sampled frames are on a track: by their numbers, or by the moments n / fps that they are for.
 
-        Divided once and in whole numbers, so that a moment on a border is on it, whatever the rates.
+        Divided once and in whole numbers, so that a moment on a border is on it, whatever the rates, and one before a
+        row's beginning stays before it.
         """
         rate = self.rate_of(track)
         if rate is None:
             return numbers.astype(np.float64)
         step = to_fraction(rate) / fps
-        return np.array([n * step.numerator / step.denominator for n in range(len(numbers))], np.float64)
+        return np.array([_divide(n * step.numerator, step.denominator) for n in range(len(numbers))], np.float64)
 
     def label(self, numbers: NDArray[np.int64], fps: Fraction) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
         """Return the phases of sampled frames, and their tools if there are any.
@@ -114,6 +115,12 @@ def facts_of_sample(
     return _collect(
         entry, annotation, annotation_fps, video.num_frames, video.duration_seconds, moments - video.numbers - 0.5
     )
+
+
+def _divide(number: int, by: int) -> float:
+    """Return the quotient, rounded, but not up to a whole number that it does not reach."""
+    quotient = number / by
+    return quotient if quotient < number // by + 1 else math.nextafter(quotient, 0)
 
 
 def _collect(

@@ -7,9 +7,8 @@ and lets the decoder drop unwanted frames that no other frame refers to.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,29 +19,33 @@ from av.video.reformatter import VideoReformatter
 from av.video.stream import VideoStream
 from numpy.typing import NDArray
 
-from seqckpt.data.resizing import resize_decoded
-from seqckpt.data.timeline import Timeline
+from seqckpt.data.display import Display
+from seqckpt.data.timeline import Timeline, find_constant_rate
+from seqckpt.data.video_container import VIDEO_ERRORS, decode_despite_damage, find_reason
+from seqckpt.data.video_container import open_video as _open
+from seqckpt.data.video_display import read_display, resize_shown
 from seqckpt.errors import DataError
 
 __all__ = ["VideoIndex", "index_video", "read_duration_seconds", "read_frames", "read_shown_size"]
 
-_ERRORS = (av.FFmpegError, OSError, ValueError, EOFError)
-
 
 @dataclass(frozen=True)
 class VideoIndex(Timeline):
-    """The frames of a video file: `key_stamps` are those of the key frames, `height` and `width` are in pixels."""
+    """The frames of a video file: `key_stamps` are those of the key frames; `height` and `width` are as shown."""
 
     key_stamps: NDArray[np.int64]
     height: int
     width: int
+    display: Display = field(default_factory=Display, kw_only=True)
 
 
 def index_video(path: Path) -> VideoIndex:
-    """List the frames of a video without decoding them (a tenth of a second for five minutes of video).
+    """List the frames of a video, of which only the first is decoded (a tenth of a second for five minutes of video).
 
-    Raises DataError, with path and reason, where the file is missing, empty, no video, or without a frame.
+    Raises DataError, with path and reason, where the file is missing, empty, no video, or without a frame, and where
+    its pictures are not shown upright or turned by quarters, or are of colours that cannot be converted.
     """
+    display = read_display(path)
     with _open(path) as (container, stream):
         try:
             packets: list[tuple[Any, int, bool]] = [
@@ -50,9 +53,9 @@ def index_video(path: Path) -> VideoIndex:
                 for packet in container.demux(stream)
                 if packet.size and not packet.is_discard
             ]
-        except _ERRORS as error:
+        except VIDEO_ERRORS as error:
             raise DataError(
-                f"{path} cannot be read to its end: {_reason(error)}; is it cut short? Copy it again, or leave the "
+                f"{path} cannot be read to its end: {find_reason(error)}; is it cut short? Copy it again, or leave the "
                 "video out"
             ) from error
         if any(stamp is None for stamp, *_ in packets) or len({stamp for stamp, *_ in packets}) < len(packets):
@@ -69,8 +72,12 @@ def index_video(path: Path) -> VideoIndex:
         stamps = np.array([stamp for stamp, *_ in packets], np.int64)
         last = packets[-1][1] or _usual_distance(stamps, stream)
         keys = np.array([stamp for stamp, _, is_key in packets if is_key], np.int64)
-        size = stream.codec_context.height, stream.codec_context.width
-        return VideoIndex(path, stamps, int(stamps[-1]) + last, stream.time_base, keys, *size)
+        size = (stream.codec_context.height, stream.codec_context.width)[:: -1 if display.turn.quarters % 2 else 1]
+        rates = (stream.base_rate, stream.average_rate, stream.guessed_rate)
+        rate = find_constant_rate(stamps, stream.time_base, rates)
+        return VideoIndex(
+            path, stamps, int(stamps[-1]) + last, stream.time_base, keys, *size, rate=rate, display=display
+        )
 
 
 def read_duration_seconds(path: Path) -> float:
@@ -89,8 +96,10 @@ def read_duration_seconds(path: Path) -> float:
 def read_shown_size(index: VideoIndex) -> tuple[int, int]:
     """Return height and width of a video's pictures as players show them, where pixels need not be square."""
     with _open(index.path) as (_, stream):
-        ratio = stream.sample_aspect_ratio or 1
-        return index.height, max(1, round(index.width * ratio))
+        ratio = stream.sample_aspect_ratio or 1  # of the stored picture's width
+    if index.display.turn.quarters % 2:
+        return max(1, round(index.height * ratio)), index.width
+    return index.height, max(1, round(index.width * ratio))
 
 
 def read_frames(
@@ -137,7 +146,7 @@ def _decode_what_is_whole(
     position, is_damaged = 0, False
     reformatter = VideoReformatter()
     with _open(index.path) as (container, stream):
-        for frame in _decode_despite_damage(container, stream):
+        for frame in decode_despite_damage(container, stream):
             is_damaged = frame is None or frame.is_corrupt or (is_damaged and not frame.key_frame)
             if frame is None or frame.pts is None:
                 continue
@@ -147,31 +156,11 @@ def _decode_what_is_whole(
             if position == len(wanted):
                 return
             if wanted[position] == frame.pts:
-                row = None if is_damaged else resize_decoded(frame, size, reformatter=reformatter)
+                row = None if is_damaged else resize_shown(index.path, frame, size, reformatter=reformatter)
                 while position < len(wanted) and wanted[position] == frame.pts:
                     yield row
                     position += 1
     yield from (None for _ in wanted[position:])
-
-
-def _decode_despite_damage(container: InputContainer, stream: VideoStream) -> Iterator[av.VideoFrame | None]:
-    """Yield all frames that come out, in the order shown, and None where a packet gives an error instead."""
-    packets = container.demux(stream)
-    while True:
-        try:
-            packet = next(packets, None)
-        except _ERRORS:
-            return  # the container itself is broken from here on
-        if packet is None:
-            return
-        try:
-            frames = packet.decode()
-        except _ERRORS:
-            yield None
-            continue
-        for frame in frames:
-            assert isinstance(frame, av.VideoFrame)
-            yield frame
 
 
 def _decode(
@@ -191,7 +180,7 @@ def _decode(
                     continue
                 if frame.pts > target or is_damaged:
                     raise _NotDecoded(target, "it is missing" if frame.pts > target else "it is damaged")
-                row = resize_decoded(frame, size, reformatter=reformatter)
+                row = resize_shown(index.path, frame, size, reformatter=reformatter)
                 while position < len(wanted) and wanted[position] == frame.pts:
                     position += 1
                     yield row
@@ -218,8 +207,8 @@ def _decode_packets(
                 keep = packet.size == 0 or packet.pts in wanted
                 stream.codec_context.skip_frame = "DEFAULT" if keep else "NONREF"
             frames = packet.decode()
-        except _ERRORS as error:
-            raise _NotDecoded(target, _reason(error)) from error
+        except VIDEO_ERRORS as error:
+            raise _NotDecoded(target, find_reason(error)) from error
         for frame in frames:
             assert isinstance(frame, av.VideoFrame)
             yield frame
@@ -230,34 +219,13 @@ def _seek(container: InputContainer, stream: VideoStream, index: VideoIndex, tar
     if key > index.stamps[0]:
         try:
             container.seek(key, stream=stream, backward=True)
-        except _ERRORS as error:
-            raise _NotDecoded(target, _reason(error)) from error
+        except VIDEO_ERRORS as error:
+            raise _NotDecoded(target, find_reason(error)) from error
 
 
 def _key_before(index: VideoIndex, stamp: int) -> int:
     place = int(np.searchsorted(index.key_stamps, stamp, side="right")) - 1
     return int(index.key_stamps[place]) if place >= 0 else int(index.stamps[0])
-
-
-@contextlib.contextmanager
-def _open(path: Path) -> Iterator[tuple[InputContainer, VideoStream]]:
-    """Open a container and its first video stream; what goes wrong is a DataError with the path."""
-    try:
-        if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty (0 bytes); expected a video")
-        container = av.open(str(path))
-    except DataError:
-        raise
-    except _ERRORS as error:
-        is_there = isinstance(error, av.InvalidDataError | EOFError)
-        hint = "; is it cut short? Copy it again, or leave the video out" if is_there else ""
-        raise DataError(f"{path} cannot be opened as a video: {_reason(error)}{hint}") from error
-    with container:
-        if not container.streams.video:
-            raise DataError(f"{path} holds no video stream; expected a video")
-        stream = container.streams.video[0]
-        stream.codec_context.thread_count = 1  # videos are decoded side by side; one alone gained nothing by two
-        yield container, stream
 
 
 def _decode_stamps(path: Path) -> list[tuple[Any, int, bool]]:
@@ -267,8 +235,8 @@ def _decode_stamps(path: Path) -> list[tuple[Any, int, bool]]:
             frames: list[tuple[Any, int, bool]] = [
                 (frame.pts, frame.duration or 0, bool(frame.key_frame)) for frame in container.decode(stream)
             ]
-        except _ERRORS as error:
-            raise DataError(f"{path} cannot be decoded: {_reason(error)}") from error
+        except VIDEO_ERRORS as error:
+            raise DataError(f"{path} cannot be decoded: {find_reason(error)}") from error
     stamps = [stamp for stamp, *_ in frames]
     if None in stamps or len(set(stamps)) < len(stamps):
         raise DataError(f"{path} has frames without a time stamp of their own; write it anew with ffmpeg, for instance")
@@ -280,7 +248,3 @@ def _usual_distance(stamps: NDArray[np.int64], stream: VideoStream) -> int:
         return int(np.median(np.diff(stamps)))
     rate = stream.average_rate or stream.guessed_rate
     return max(1, round(1 / (rate * stream.time_base))) if rate and stream.time_base else 1
-
-
-def _reason(error: BaseException) -> str:
-    return str(getattr(error, "strerror", None) or error) or type(error).__name__

@@ -88,13 +88,13 @@ def test_time_counts_from_the_first_frame(
     fps=st.sampled_from([0.5, 1.0, 3.0, 24.0, 29.97]),
 )
 def test_choosing_is_exact_at_a_variable_rate(gaps: list[int], start: int, last: int, fps: float) -> None:
-    """Whole milliseconds; half of one is what a stamp may be off by rounding, so moments are rounded likewise."""
+    """Whole milliseconds: the last frame that has begun, however near the next one is."""
     stamps = start + np.cumsum([0, *gaps])
     base = Fraction(1, 1000)
     index = VideoIndex(Path("film.mp4"), stamps, int(stamps[-1]) + last, base, stamps[:1], 64, 64)
     since, distance = (stamps - start).tolist(), 1000 / Fraction(str(fps))
     expected: list[int] = []
-    while (moment := int(len(expected) * distance + Fraction(1, 2))) < since[-1] + last:
+    while (moment := len(expected) * distance) < since[-1] + last:
         expected.append(max(k for k, stamp in enumerate(since) if stamp <= moment))
     assert choose_frames(index, fps).tolist() == expected
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from turned_films import UPRIGHT, patch_matrix, write_patches
 
 from seqckpt.core import ChunkedEncoder, SegmentedLoss, SegmentedRNN
 from seqckpt.data import stream_video
@@ -121,6 +122,28 @@ def test_a_run_predicts_online_what_it_predicted_of_a_video(run: Path, sample: P
     predictor.reset()
     arrays = np.stack([predictor.step(frame.to_ndarray(format="rgb24"))[1] for frame in decoded])
     np.testing.assert_allclose(arrays, offline, atol=0.02)  # other steps of colour, see `step`
+
+
+def test_a_decoded_frame_is_turned_as_it_is_shown(tmp_path: Path) -> None:
+    """A frame of PyAV's brings its display matrix along; askew, it is refused, and the state stays."""
+    model = make_model("gru")
+    expected = OnlinePredictor(model, NAMES, image_size=SIZE)
+    predictor = OnlinePredictor(model, NAMES, image_size=SIZE)
+    film = write_patches(tmp_path / "a.mp4", pixel_format="yuv444p")
+    upright = write_patches(tmp_path / "b.mp4", pixel_format="yuv444p", quarters=1)
+
+    def decode(path: Path) -> av.VideoFrame:
+        with av.open(str(path)) as container:
+            return next(container.decode(video=0))
+
+    turned, shown = decode(patch_matrix(film, UPRIGHT[90])), decode(upright)
+    askew = decode(patch_matrix(film, (0.8, 0.6, -0.6, 0.8)))
+    for _ in range(2):
+        np.testing.assert_allclose(
+            predictor.step(turned)[1], expected.step(shown)[1], atol=1e-3
+        )  # stored with some loss
+        with pytest.raises(UsageError, match=r"shown turned by 36\.9 degrees clockwise"):
+            predictor.step(askew)
 
 
 def test_any_way_to_write_a_picture_is_the_same() -> None:

@@ -54,6 +54,11 @@ def read_annotation_file(path: Path, labels: Labels) -> LabelTrack:
 def _read_interval(row: Row, header: Sequence[str], labels: Labels) -> Interval:
     if header[0] == "start_frame":
         start, end = float(row.whole(0)), float(row.whole(1) + (header[1] == "last_frame"))
+        if end < start and header[1] == "last_frame":
+            raise row.error(
+                f"the interval is from frame {start:.0f} to frame {end - 1:.0f}; expected a last frame that is not "
+                "before its first"
+            )
     else:
         start, end = row.number(0, f"the {header[0]}"), row.number(1, f"the {header[1]}")
     return Interval(start, end, labels.find(row.fields[2], row), row)

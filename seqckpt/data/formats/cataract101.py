@@ -85,15 +85,16 @@ def read_start_table(path: Path) -> dict[str, list[Row]]:
 def lay_out_starts(path: Path, rows: Sequence[Row], num_frames: int, labels: Labels) -> LabelTrack:
     """Lay out rows of (video, first frame, phase from 1): each phase lasts until the next begins, the last to the end.
 
-    Raises DataError where a frame is no number below `num_frames`, stands twice, or a phase is none of the known.
+    One that begins where the video ends labels nothing (`empty_lines` of the track). Raises DataError where a frame is
+    no number up to `num_frames`, stands twice, or a phase is none of the known.
     """
     numbered = sorted(((row.whole(1), row) for row in rows), key=lambda pair: pair[0])
     intervals = []
     for place, (start, row) in enumerate(numbered):
-        if start >= num_frames:
+        if start > num_frames:
             raise row.error(f"a phase begins at frame {start}; the video has {num_frames} frames")
         end, following = numbered[place + 1] if place + 1 < len(numbered) else (num_frames, row)
-        if start == end:
+        if start == end and following is not row:
             raise row.error(f"two phases begin at frame {start}, the other in line {following.line}; expected one")
         intervals.append(Interval(start, end, labels.find_number(row.fields[2], row, first=1), row))
     track = lay_out_intervals(path, intervals, labels=labels, rate=None)

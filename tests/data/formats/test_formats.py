@@ -402,8 +402,10 @@ def test_csv_names_what_is_missing(tmp_path: Path, write_text: Writer) -> None:
         ("second,phase\n0,a\n1,c\n", r"x\.csv:3: unknown phase 'c'; expected one of a, b"),
         ("second,phase\n0,2\n", r"x\.csv:2: the phase is '2'; expected a whole number from 0 to 1"),
         ("second,phase\n0,-1\n", r"x\.csv:2: unknown phase '-1'"),
-        ("start_seconds,end_seconds,phase\n1,1,a\n", r"x\.csv:2: the interval is from 1 to 1; expected an end after"),
-        ("start_seconds,end_seconds,phase\n2,1,a\n", r"x\.csv:2: the interval is from 2 to 1"),
+        (
+            "start_seconds,end_seconds,phase\n2,1,a\n",
+            r"x\.csv:2: the interval is from 2 to 1; expected an end that is not",
+        ),
         (
             "start_seconds,end_seconds,phase\n0,2,a\n1,3,b\n",
             r"x\.csv:3: b, 1 to 3, overlaps a, 0 to 2, of line 2; expected no overlap, or both in data\.overlap_prio",
