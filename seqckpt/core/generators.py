@@ -88,7 +88,7 @@ class _Search:
     def _look_into_module(self, module: nn.Module, depth: int) -> None:
         self.seen.add(id(module))
         for name, value in module.__dict__.items():
-            if value and not isinstance(value, _PLAIN) and name not in ("_parameters", "_buffers", "_modules"):
+            if not isinstance(value, _PLAIN) and name not in ("_parameters", "_buffers", "_modules"):
                 self.look_at(value, depth - 1)
         self._look_into_class(type(module), depth - 1)
 

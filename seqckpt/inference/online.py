@@ -64,8 +64,8 @@ class OnlinePredictor:
 
         `frame` is an RGB picture, uint8 (H, W, 3) or (3, H, W), or a frame decoded by PyAV; of any size. It is resized
         as training does it: an av.VideoFrame as frames of video files are, and turned as its display matrix says; an
-        array as images in folders are (the two differ by some grey levels, since a video's colours are stored in coarser
-        steps). Raises UsageError for anything else; the state is then as it was.
+        array as images in folders are (the two differ by some grey levels, since a video's colours are stored coarser).
+        Raises UsageError for anything else; the state is then as it was.
         """
         if self.model.training:
             raise UsageError(
