@@ -175,13 +175,18 @@ def check_image_size(model: VideoModel, image_size: int) -> None:
 def set_class_weights(model: VideoModel, rule: str, videos: Sequence[Video], *, num_phases: int) -> None:
     """Weigh the phases in the model's loss by the rule `none` or `inverse_frequency` over the training videos."""
     if rule == "inverse_frequency":
-        weights = inverse_frequency(count_classes(videos, num_phases))
-        model.head.get_submodule("criterion").weight = weights
+        criterion = model.head.get_submodule("criterion")
+        if not hasattr(criterion, "weight"):
+            raise UsageError(
+                f"train.class_weights=inverse_frequency, and the criterion, a {type(criterion).__name__}, weighs no "
+                "classes: expected one with an attribute `weight`, as nn.CrossEntropyLoss has, or class_weights=none"
+            )
+        criterion.weight = inverse_frequency(count_classes(videos, num_phases))
 
 
 def list_class_weights(model: VideoModel) -> list[float] | None:
     """Return the weights of the phases in the model's loss; None where they all weigh the same."""
-    weights = cast(torch.Tensor | None, model.head.get_submodule("criterion").weight)
+    weights = cast(torch.Tensor | None, getattr(model.head.get_submodule("criterion"), "weight", None))
     return None if weights is None else weights.tolist()
 
 

@@ -58,8 +58,9 @@ class VideoModel(nn.Module):
 
         `frames`: one clip per entry, uint8 (t_i, C, H, W) or a FrameSource. `targets`: one LongTensor (t_i,) each, -100
         where a frame has no label. Clips may differ in length; padding changes neither the loss nor any gradient. The
-        state is that at each clip's own end with nn.LSTM, nn.GRU and nn.RNN, in one or both directions; another core
-        is given padded features, and its state for a shorter clip has run on over the padding.
+        state is that at each clip's own end with nn.LSTM, nn.GRU and nn.RNN, in one or both directions. Another core
+        would be given padded features: clips of several lengths are refused (UsageError) unless it has an attribute
+        `is_causal = True`; its state for a shorter clip has then run on over the padding.
         """
         lengths = _check_lengths(frames, targets)
         features = self.encoder(frames)
@@ -77,9 +78,12 @@ class VideoModel(nn.Module):
 
     def _run_rnn(self, features: Sequence[Tensor], lengths: list[int], state: Any) -> tuple[Tensor, Any]:
         padded = pad_sequence(list(features), batch_first=True)
+        is_causal = getattr(_core(self.rnn), "is_causal", False)
+        if len(set(lengths)) > 1 and not is_causal:
+            _refuse_padding(_core(self.rnn), lengths)
         if self.truncate is not None and self.training:
             return self._run_truncated(padded, state)
-        if len(set(lengths)) == 1 or not isinstance(_core(self.rnn), nn.RNNBase):
+        if len(set(lengths)) == 1 or is_causal:
             return self.rnn(padded, state)
         # Packing keeps padding out of the backward direction, and makes each state the one at its clip's own end.
         packed = pack_padded_sequence(padded, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
@@ -103,6 +107,16 @@ def _check_lengths(frames: Sequence[Any], targets: Sequence[Tensor]) -> list[int
             "at least one clip, as many targets as frames in each, and no empty clip"
         )
     return lengths
+
+
+def _refuse_padding(core: nn.Module, lengths: list[int]) -> None:
+    if isinstance(core, nn.RNNBase):  # torch's, or one that can be given a PackedSequence as torch's are
+        return
+    raise UsageError(
+        f"clips of {lengths} frames came in one batch, and the network over time, a {type(core).__name__}, is not told "
+        "where the padding of the shorter ones begins: its results would depend on it. Give clips of one length "
+        "(train.batch_size=1), or, where no result depends on later frames, say so by an attribute `is_causal = True`"
+    )
 
 
 def _core(rnn: nn.Module) -> nn.Module:
@@ -139,6 +153,8 @@ class PerFrame(nn.Module):
 
 class NoRecurrence(nn.Module):
     """In the place of a recurrent network: hidden states are the features, each frame by itself."""
+
+    is_causal = True
 
     def forward(self, x: Any, state: Any = None) -> tuple[Any, None]:
         """Return `x` as it is, and no state."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -197,7 +197,7 @@ class Stepper:
         """Return what a mean over these clips' labelled frames divides by: their number, or the sum of weights."""
         labels = torch.cat([clip.targets for clip in clips])
         labels = labels[labels != IGNORE_INDEX]
-        weight = cast(Tensor | None, self.model.head.get_submodule("criterion").weight)
+        weight = getattr(self.model.head.get_submodule("criterion"), "weight", None)
         return float(len(labels) if weight is None else weight.detach().cpu().double()[labels].sum())
 
     def _forward(self, clips: Sequence[Clip]) -> Tensor:

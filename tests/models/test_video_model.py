@@ -99,6 +99,38 @@ def test_the_state_is_that_at_each_clips_own_end(kind: str) -> None:
             torch.testing.assert_close(mine[:, index], theirs[:, 0], rtol=1e-10, atol=1e-12)
 
 
+class Smoothing(nn.Module):
+    """Not torch's: every frame sees the whole sequence, with its padding, or what came before it."""
+
+    def __init__(self, is_causal: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 6))
+        if is_causal:
+            self.is_causal = True
+
+    def forward(self, x: Tensor, state: None = None) -> tuple[Tensor, None]:
+        seen = x.cumsum(1) if hasattr(self, "is_causal") else x.sum(1, keepdim=True) + x
+        return (seen + 1) @ self.weight, None
+
+
+def test_what_would_see_the_padding_is_refused() -> None:
+    model = make_model(Smoothing(is_causal=False))
+    frames, targets = make_batch(7, 3)
+    with pytest.raises(UsageError, match=r"clips of \[7, 3\] frames came in one batch.* a Smoothing, is not told"):
+        model(frames, targets)
+    with pytest.raises(UsageError, match="is_causal = True"):
+        model.predict(frames)
+    model(frames[:1], targets[:1])  # nothing to pad
+    model(*make_batch(4, 4))
+
+
+def test_what_says_that_it_is_causal_is_padded() -> None:
+    model = make_model(Smoothing(is_causal=True))
+    frames, _ = make_batch(7, 3)
+    for together, clip in zip(model.predict(frames)[0], frames, strict=True):
+        torch.testing.assert_close(together, model.predict([clip])[0][0], rtol=1e-12, atol=1e-13)
+
+
 def test_a_video_in_two_clips_with_the_state_carried() -> None:
     model = make_model()
     (video,), _ = make_batch(9)

@@ -13,8 +13,10 @@ import torch
 from test_trainer import VALIDATION, VIDEOS, make_model, make_trainer, make_video, rows, whole
 from torch import nn
 
+from seqckpt.build.model import list_class_weights, set_class_weights
+from seqckpt.core import SegmentedLoss, TemporalSmoothing
 from seqckpt.data import Clip, cut_clips
-from seqckpt.errors import TrainingError
+from seqckpt.errors import TrainingError, UsageError
 from seqckpt.models import VideoModel
 from seqckpt.training import Precision
 from seqckpt.training.step import Stepper
@@ -85,6 +87,25 @@ def test_a_batch_without_a_label_adds_nothing() -> None:
     assert all(torch.equal(got[name], gradient) for name, gradient in expected.items())
     _, nothing = gradients_of([cut_clips([unlabelled], None)])
     assert (nothing.loss, nothing.gradient_norm, nothing.num_labelled) == (0.0, 0.0, 0)
+
+
+def test_a_criterion_that_is_not_cross_entropy() -> None:
+    """Several criteria are a ModuleList, without class weights: the step's gradient is that of the model."""
+    model = make_model().double()
+    model.encoder.transform = NoTransform()
+    criteria = [nn.CrossEntropyLoss(ignore_index=-100), TemporalSmoothing(weight=0.3)]
+    model.head = SegmentedLoss(model.head.decoder, criteria, 5).double()
+    twin, recorder, batch = copy.deepcopy(model), Recorder(model), CLIPS[:2]
+    stepper = Stepper(model, recorder.optimiser, Precision("float32", torch.device("cpu")))
+    outcome = stepper.run(whole([batch]), iter([batch]), "in step 1")
+    loss, _ = twin([clip.frames for clip in batch], [clip.targets for clip in batch])
+    loss.backward()
+    assert outcome.loss == pytest.approx(loss.item(), rel=1e-12)
+    for name, parameter in twin.named_parameters():
+        assert torch.allclose(recorder.gradients[0][name], parameter.grad, rtol=1e-10, atol=1e-14), name
+    assert list_class_weights(model) is None
+    with pytest.raises(UsageError, match=r"class_weights=inverse_frequency, and the criterion, a ModuleList"):
+        set_class_weights(model, "inverse_frequency", [], num_phases=3)
 
 
 def test_a_step_unscales_clips_and_steps_once(monkeypatch: pytest.MonkeyPatch) -> None:
