@@ -322,3 +322,75 @@ def test_a_result_that_is_used_twice_is_not_taken_in() -> None:
     assert sum(len(list(stage.fused())) for stage in fused_stages(encoder)) == 1
     frames = torch.randn(1, 5, 3, 8, 8, dtype=torch.float64)
     assert_close(ChunkedEncoder(encoder, 2, fuse=True), ChunkedEncoder(encoder, 2), frames)
+
+
+class Poolings(nn.Module):
+    """A fused pool whose result a layer behind it writes into, through a view too."""
+
+    def __init__(self, layer: nn.Module, view: bool) -> None:
+        super().__init__()
+        self.conv, self.relu, self.pool = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2)
+        self.layer, self.view, self.linear = layer, view, nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.pool(self.relu(self.conv(x)))
+        x = self.layer(x.flatten(2)).unflatten(2, x.shape[2:]) if self.view else self.layer(x)
+        return self.linear(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("view", [False, True])
+@pytest.mark.parametrize(
+    "layer", [nn.Dropout(0.4, inplace=True), nn.ReLU(inplace=True), nn.SiLU(inplace=True), nn.Hardtanh(inplace=True)]
+)
+def test_layers_that_write_into_what_a_fused_pool_returns(layer: nn.Module, view: bool) -> None:
+    torch.manual_seed(0)
+    encoder = Poolings(layer, view).double()
+    frames = torch.randn(2, 5, 3, 12, 12, dtype=torch.float64)
+    assert_close(ChunkedEncoder(encoder, 3, fuse=True), ChunkedEncoder(encoder, 3), frames)
+
+
+class Broadcasting(nn.Module):
+    """Residuals of other shapes and dtypes than the convolution's result, and a number."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.conv, self.small, self.kind = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 12), kind
+        self.mean = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "smaller":
+            y = torch.relu(self.conv(x) + self.mean(x.mean((2, 3)))[..., None, None])
+        elif self.kind == "larger":
+            y = torch.relu(self.small(x) + self.conv(x))
+        elif self.kind == "both":
+            y = torch.relu(self.small(x) + x.mean(1, keepdim=True))
+        elif self.kind == "wider":
+            y = torch.relu(self.conv(x) + x.mean(1, keepdim=True).double())
+        else:
+            y = torch.relu(self.conv(x) + x.size(1))
+        return y.mean((2, 3))
+
+
+@pytest.mark.parametrize("kind", ["smaller", "larger", "both", "wider", "a number"])
+def test_residuals_that_broadcast(kind: str) -> None:
+    torch.manual_seed(0)
+    encoder = Broadcasting(kind)
+    encoder = encoder if kind == "wider" else encoder.double()
+    frames = torch.randn(2, 3, 3, 12, 12, dtype=torch.float32 if kind == "wider" else torch.float64)
+    tolerance = 1e-5 if kind == "wider" else 1e-12
+    fused, whole = ChunkedEncoder(encoder, 2, fuse=True), ChunkedEncoder(encoder, 2)
+    assert fused(frames).dtype == whole(frames).dtype
+    assert_close(fused, whole, frames, tolerance)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [torch.randn(1, 4, 3, 9, 9, dtype=torch.float64), torch.randn(1, 4, 5, 9, 9), torch.zeros(1, 4, 3, 9, 9).byte()],
+)
+def test_what_the_layers_cannot_take_is_told_in_their_own_words(frames: Tensor) -> None:
+    encoder = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten())
+    with pytest.raises(RuntimeError) as plain:
+        encoder(frames[0])
+    with pytest.raises(RuntimeError) as fused:
+        ChunkedEncoder(encoder, 4, fuse=True)(frames)
+    assert str(fused.value) == str(plain.value)
